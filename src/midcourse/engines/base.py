@@ -1,0 +1,144 @@
+"""Who writes tokens. Stateless by token prompt: fork, cut and splice are list operations, prefix reuse is inside."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from midcourse.registry import Registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to draw a completion.
+
+    Raises:
+        ValueError: a value outside its range, named.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0  # > 0, or 0 for the most likely token
+    top_p: float = 1.0  # in (0, 1]
+    top_k: int = 0  # 0: off
+    stop_ids: Sequence[int] = ()  # the stop token is the completion's last token
+    seed: int = 0  # draws of token i depend on (seed, i) alone
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1: got {self.max_tokens}")
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be >= 0: got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1]: got {self.top_p}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be >= 0 (0 is off): got {self.top_k}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A sampled continuation; the stop token, where one came, is its last token."""
+
+    token_ids: Sequence[int]  # [N]
+    logprobs: Sequence[float]  # [N] nats at the sampling temperature, before top-p and top-k
+    entropies: Sequence[float]  # [N] nats, of the same distribution
+    finish_reason: Literal["stop", "length"]
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenScores:
+    """Log-probabilities of given tokens."""
+
+    logprobs: Sequence[float]  # [N] nats at the asked temperature
+    entropies: Sequence[float]  # [N] nats
+    policy_version: int
+    hidden: Any = None  # [N, H] float32 tensor, last layer before the head, at the position that predicts each token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineUsage:
+    """Counters since the engine started. computed + reused = prompt tokens asked for."""
+
+    prompt_tokens: int = 0
+    prompt_tokens_reused: int = 0  # served from a cached prefix
+    generated_tokens: int = 0
+    scored_tokens: int = 0
+    seconds: float = 0.0
+
+
+class Engine(Protocol):
+    """Token ids in, token ids out, many requests in flight."""
+
+    @property
+    def version(self) -> int:
+        """Counts weight updates."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and completion together."""
+        ...
+
+    def participant(self) -> AbstractContextManager[None]:
+        """Mark the running coroutine as one that will ask again.
+
+        An engine that shares the process waits until every participant has asked before it runs a batch, so that
+        who shares a batch, and with it every last bit, does not depend on how long environments took. A coroutine
+        that awaits others which are participants must not be one itself.
+        """
+        ...
+
+    async def sample(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Completion:
+        """Draw one continuation.
+
+        Raises:
+            PromptTooLongError: prompt + max_tokens is over the context length.
+            EngineError: no answer, or one that cannot be used.
+        """
+        ...
+
+    async def score(
+        self,
+        prompt_ids: Sequence[int],
+        continuation_ids: Sequence[int],
+        *,
+        temperature: float = 1.0,
+        want_hidden: bool = False,
+    ) -> TokenScores:
+        """Return log-probabilities of `continuation_ids` after `prompt_ids`. Raises as `sample`."""
+        ...
+
+    async def update_weights(self, weights: Any, version: int) -> None:
+        """Take new weights (None: they are shared and already in place), drop every cached prefix."""
+        ...
+
+    def usage(self) -> EngineUsage:
+        """Return the counters."""
+        ...
+
+    async def close(self) -> None:
+        """Free what the engine holds."""
+        ...
+
+
+class TextEngine(Protocol):
+    """A model that is only asked for text: roles and simulators on a server."""
+
+    async def complete(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        json_schema: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return the reply's text. Raises EngineError when it does not come."""
+        ...
+
+    async def close(self) -> None:
+        """Free what the engine holds."""
+        ...
+
+
+ENGINES: Registry[Any] = Registry("engine")

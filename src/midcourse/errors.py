@@ -1,0 +1,47 @@
+"""The error tree. The user's mistakes are ConfigError or DataError; what breaks during a rollout is a RolloutError.
+
+MidcourseError
+|- ConfigError (ValueError)    a setting is wrong, unknown or not used by the chosen method
+|- DataError (ValueError)      a file that was given cannot be used
+|- CheckpointError             a checkpoint cannot be written or read
+|- EngineError                 who writes tokens did not answer, or the answer cannot be used
+|  `- EngineTimeoutError
+|- EnvironmentFault            the world broke (a bad tool call is no fault: it goes back to the policy)
+`- ChatTemplateError           a chat template cannot be used token-in token-out
+"""
+
+
+class MidcourseError(Exception):
+    """Everything that midcourse raises on purpose."""
+
+
+class ConfigError(MidcourseError, ValueError):
+    """A setting is wrong, unknown, or not used by what was chosen."""
+
+
+class DataError(MidcourseError, ValueError):
+    """A file that was given cannot be used."""
+
+
+class CheckpointError(MidcourseError):
+    """A checkpoint cannot be written or read."""
+
+
+class EngineError(MidcourseError):
+    """An engine did not answer, or its answer cannot be used."""
+
+
+class EngineTimeoutError(EngineError):
+    """An engine did not answer in time."""
+
+
+class PromptTooLongError(EngineError):
+    """A prompt plus the tokens asked for do not fit the model's context."""
+
+
+class EnvironmentFault(MidcourseError):
+    """The world broke. A call that the policy got wrong is no fault: its error text is the observation."""
+
+
+class ChatTemplateError(MidcourseError, ValueError):
+    """A chat template breaks the prefix property or has no known tool-call form."""

@@ -1,0 +1,46 @@
+"""One name -> one builder. A name taken twice is an error, not an override."""
+
+import difflib
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from midcourse.errors import ConfigError
+
+Item = TypeVar("Item")
+
+
+class Registry(Generic[Item]):
+    """Named items of one kind; names are found by the decorator when their file is imported."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._items: dict[str, Item] = {}
+
+    def register(self, name: str) -> Callable[[Item], Item]:
+        """Return a decorator that stores its argument under `name`.
+
+        Raises:
+            ValueError: the name is taken.
+        """
+
+        def add(item: Item) -> Item:
+            if name in self._items:
+                raise ValueError(f"{self.kind} {name!r} is registered twice")
+            self._items[name] = item
+            return item
+
+        return add
+
+    def __getitem__(self, name: str) -> Item:
+        if name not in self._items:
+            near = difflib.get_close_matches(name, self._items, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"unknown {self.kind} {name!r}{hint} Known: {', '.join(self.names())}")
+        return self._items[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
+
+    def names(self) -> list[str]:
+        """Return the known names, sorted."""
+        return sorted(self._items)

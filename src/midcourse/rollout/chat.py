@@ -1,0 +1,48 @@
+"""Turns <-> tokens. History is never rendered again: each turn appends only its own new tokens."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from midcourse.environments.base import Tool
+from midcourse.types import AssistantTurn, ToolResult
+
+
+class ChatFormat(Protocol):
+    """How one model family writes a conversation. All prompts end in the generation prompt."""
+
+    @property
+    def stop_ids(self) -> Sequence[int]:
+        """Tokens that end a turn; the turn's last token where it ended by itself."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Tokenise text as plain content: special-token spellings in it do not become special tokens."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, special tokens spelled out."""
+        ...
+
+    def open(self, *, system_prompt: str, tools: Sequence[Tool], query: str) -> list[int]:
+        """Return the tokens of a conversation's start, generation prompt included."""
+        ...
+
+    def parse(self, turn_ids: Sequence[int]) -> AssistantTurn:
+        """Read a turn. Never raises: what cannot be read is named in `parse_error`."""
+        ...
+
+    def render(self, turn: AssistantTurn) -> list[int]:
+        """Return the tokens of a turn as the policy would write it, stop token included (for corrections)."""
+        ...
+
+    def observe(self, results: Sequence[ToolResult]) -> list[int]:
+        """Return the tokens that follow a turn's stop token: tool answers, then the generation prompt."""
+        ...
+
+    def with_message(self, history_ids: Sequence[int], text: str) -> list[int]:
+        """Return `history_ids` (ending in the generation prompt) with one user message put before it."""
+        ...
+
+    def role_prompt(self, *, role: str, instructions: str, request: str) -> list[int]:
+        """Return the tokens of a fresh conversation that asks a role for JSON."""
+        ...
