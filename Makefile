@@ -1,0 +1,50 @@
+# Everything here sets itself up: it needs python3 (3.11 or later) and make, nothing else.
+PYTHON ?= python3
+METHOD ?= rti
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format types bench clean
+
+help:
+	@echo "make demo   [METHOD=rti]  train the nano policy with GRPO and with METHOD, side by side; ends in one JSON line"
+	@echo "make test                 run the tests"
+	@echo "make check                formatting, lint, tests"
+	@echo "make format               rewrite files in the project's format"
+	@echo "make types                type check"
+	@echo "make bench                run the benchmarks (hours; resumable)"
+
+setup: $(READY)
+
+# One command installs everything, so that the pins hold for the dependencies too.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("midcourse needs Python 3.11 or later, this is " + sys.version.split()[0] + "; set PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/midcourse demo --method $(METHOD)
+
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[types]'
+	$(BIN)/basedpyright
+
+bench: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.navigation
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
