@@ -4,7 +4,7 @@ Letters: B rows, T tokens. A coefficient is 1/denominator over the whole update,
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -26,16 +26,21 @@ class ObjectiveInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveOutput:
-    """`loss` is this micro-batch's share of the update's loss; metrics are sums that add over micro-batches."""
+    """`loss` is this micro-batch's share of the update's loss; metrics are sums that add over micro-batches.
+
+    A metric is a sum over trained tokens and is reported as their mean; of `maxima` the largest is reported.
+    """
 
     loss: "Tensor"  # [] to minimise
     metrics: Mapping[str, float]
+    maxima: Mapping[str, float] = field(default_factory=dict)
 
 
 class Objective(Protocol):
     """The loss of a method."""
 
     aggregation: str  # a name of objectives.reduction
+    normalization_tokens: int | None  # the length that aggregation seq-sum-norm divides by; None for the others
     kl_coefficient: float  # 0: no reference pass is made
 
     def __call__(self, inputs: ObjectiveInputs) -> ObjectiveOutput:
