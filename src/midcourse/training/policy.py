@@ -1,0 +1,241 @@
+"""The policy: its weights, its tokenizer, and the log-probabilities it gives to known tokens.
+
+Letters: B rows, T tokens, N tokens asked for, V vocabulary. The config must be readable without torch, so torch and
+transformers are imported where they are used.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from midcourse.errors import ConfigError
+from midcourse.rollout.chat import ChatFormat
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+NANO = "nano"
+
+
+class PolicyConfig(BaseModel):
+    """Which model is trained, and on what."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    path: str = NANO
+    """`nano` for the model that ships with midcourse, else a folder or a hub name that transformers can load."""
+    chat: Literal["compact", "chatml", "template"] = "compact"
+    """How turns are written: the nano policy's own form, ChatML with Hermes tool calls, or the tokenizer's template."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the weights live; auto takes a GPU if there is one."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of weights and optimizer. At small learning rates bfloat16 weights round most updates away."""
+    bf16_autocast: bool = False
+    """Run the trainer's matrix products in bfloat16 while weights and log-softmax stay float32."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads of torch. Another number may change last bits."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
+    logprob_chunk_tokens: int = Field(default=1024, ge=1)
+    """Tokens whose logits over the whole vocabulary are held at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A model with what is needed to talk to it."""
+
+    model: Any  # transformers causal language model
+    tokenizer: Any  # None where the chat format needs none
+    chat: ChatFormat
+    config: PolicyConfig
+
+    @property
+    def device(self) -> "torch.device":
+        """Where the weights live."""
+        return next(self.model.parameters()).device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    """What a model says about the tokens of padded rows; 0 where nothing was asked."""
+
+    logprobs_BT: "Tensor"  # nats, float32, of token t given the tokens before it
+    entropies_BT: "Tensor"  # nats, float32, of the distribution that token t is drawn from; no gradient
+
+
+def load_policy(config: PolicyConfig) -> Policy:
+    """Return the policy, in evaluation mode, without dropout.
+
+    Raises:
+        ConfigError: no such model, no GPU where one is asked for, a chat format that does not fit the model, or an
+            architecture whose log-probabilities are not the softmax of its head.
+    """
+    import torch
+
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError('policy.device is "cuda", but torch finds no GPU')
+    device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
+    torch.set_num_threads(config.threads)
+    dtype = getattr(torch, config.dtype)
+    model, tokenizer, chat = _load_parts(config, dtype)
+    model = model.to(device=device, dtype=dtype).eval()
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    check_head(model)
+    return Policy(model=model, tokenizer=tokenizer, chat=chat, config=config)
+
+
+def _load_parts(config: PolicyConfig, dtype: "torch.dtype") -> tuple[Any, Any, ChatFormat]:
+    if config.chat == "compact":
+        from midcourse.nano.package import load_nano
+
+        model, tokenizer, chat = load_nano()
+        # A trained nano policy is a folder of weights; tokens and turns are those of the package.
+        return (model if config.path == NANO else _load_model(config.path, dtype)), tokenizer, chat
+    if config.path == NANO:
+        raise ConfigError(f'policy.path "nano" speaks chat "compact" only: got {config.chat!r}')
+    from transformers import AutoTokenizer
+
+    from midcourse.rollout.chat import ChatMLFormat, TemplateFormat
+
+    tokenizer = AutoTokenizer.from_pretrained(config.path)
+    chat = ChatMLFormat(tokenizer) if config.chat == "chatml" else TemplateFormat(tokenizer)
+    return _load_model(config.path, dtype), tokenizer, chat
+
+
+def _load_model(path: str, dtype: "torch.dtype") -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        settings = AutoConfig.from_pretrained(path)
+        _switch_off_dropout(settings)
+        return AutoModelForCausalLM.from_pretrained(path, config=settings, dtype=dtype)
+    except (OSError, ValueError) as error:
+        where = "" if Path(path).exists() else " (no such folder here)"
+        raise ConfigError(f"policy.path {path!r}{where} cannot be loaded: {error}") from error
+
+
+def _switch_off_dropout(settings: Any) -> None:
+    """Set every dropout rate to 0: with any, the ratio of a token to itself would not be 1."""
+    for name, value in settings.to_dict().items():
+        if isinstance(value, float) and ("dropout" in name or "pdrop" in name):
+            setattr(settings, name, 0.0)
+
+
+def check_head(model: Any) -> None:
+    """Check that the output head on the last hidden states gives the model's own logits.
+
+    Raises:
+        ConfigError: it does not (some families scale or cap their logits afterwards).
+    """
+    import torch
+
+    token_ids = torch.arange(4, device=next(model.parameters()).device)[None]
+    with torch.no_grad():
+        hidden = model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state
+        expected = model(input_ids=token_ids, use_cache=False).logits
+        found = model.get_output_embeddings()(hidden)
+    if not torch.allclose(found.float(), expected.float(), atol=1e-3, rtol=1e-3):
+        raise ConfigError(
+            f"{type(model).__name__} changes its logits after the output head: its log-probabilities "
+            "would be wrong here"
+        )
+
+
+def token_logprobs(
+    model: Any,
+    rows: Sequence[Sequence[int]],
+    *,
+    wanted: Sequence[Sequence[bool]],
+    temperatures: Sequence[float],
+    chunk_tokens: int = 1024,
+    bf16_autocast: bool = False,
+) -> TokenLogprobs:
+    """Return log-probabilities and entropies of the wanted tokens, rows padded on the right to the longest.
+
+    The head runs on wanted positions alone, `chunk_tokens` at a time, and again in the backward pass, so that logits
+    over the whole vocabulary are never kept. Log-softmax is taken in float32 (float64 for a float64 model). Carries
+    gradient to the model unless the caller switched gradients off.
+
+    Args:
+        model: a causal language model of transformers.
+        rows: B rows of token ids, each with at least one token.
+        wanted: for each row, one flag a token; the first token of a row has nothing before it and must be False.
+        temperatures: B values > 0; logits are divided by them.
+        chunk_tokens: N at most in one piece.
+        bf16_autocast: run the model's matrix products in bfloat16.
+
+    Raises:
+        ValueError: lengths that do not fit each other, or a wanted first token.
+    """
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    _check_rows(rows, wanted, temperatures)
+    device = next(model.parameters()).device
+    num_rows, num_tokens = len(rows), max(len(row) for row in rows)
+    ids_BT = torch.zeros(num_rows, num_tokens, dtype=torch.long)
+    present_BT = torch.zeros(num_rows, num_tokens, dtype=torch.long)
+    wanted_BT = torch.zeros(num_rows, num_tokens, dtype=torch.bool)
+    for index, (row, flags) in enumerate(zip(rows, wanted, strict=True)):
+        ids_BT[index, : len(row)] = torch.tensor(row)
+        present_BT[index, : len(row)] = 1
+        wanted_BT[index, : len(row)] = torch.tensor(flags, dtype=torch.bool)
+    row_N, position_N = (index.to(device) for index in wanted_BT.nonzero(as_tuple=True))
+    ids_BT = ids_BT.to(device)
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16_autocast):
+        hidden_BTH = model.base_model(
+            input_ids=ids_BT,
+            attention_mask=present_BT.to(device),
+            position_ids=torch.arange(num_tokens, device=device).expand(num_rows, num_tokens),
+            use_cache=False,
+        ).last_hidden_state
+    # The position before a token predicts it.
+    hidden_NH = hidden_BTH[row_N, position_N - 1]
+    ids_N = ids_BT[row_N, position_N]
+    temperature_N = torch.tensor(list(temperatures), dtype=torch.float64, device=device)[row_N]
+    head = model.get_output_embeddings()
+
+    def score(hidden: "Tensor", ids: "Tensor", temperature: "Tensor") -> tuple["Tensor", "Tensor"]:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16_autocast):
+            logits = head(hidden)
+        precise = logits if logits.dtype == torch.float64 else logits.float()
+        log_softmax = torch.log_softmax(precise / temperature.to(precise.dtype)[:, None], dim=-1)
+        chosen = log_softmax.gather(-1, ids[:, None]).squeeze(-1)
+        fixed = log_softmax.detach()
+        return chosen, -(fixed.exp() * fixed).nan_to_num(nan=0.0).sum(-1)
+
+    pieces = [
+        checkpoint(score, *chunk, use_reentrant=False) if torch.is_grad_enabled() else score(*chunk)
+        for chunk in zip(
+            hidden_NH.split(chunk_tokens), ids_N.split(chunk_tokens), temperature_N.split(chunk_tokens), strict=True
+        )
+    ]
+    logprobs_N = torch.cat([piece[0] for piece in pieces])
+    entropies_N = torch.cat([piece[1] for piece in pieces])
+    blank_BT = logprobs_N.new_zeros(num_rows, num_tokens)
+    return TokenLogprobs(
+        logprobs_BT=blank_BT.index_put((row_N, position_N), logprobs_N),
+        entropies_BT=blank_BT.index_put((row_N, position_N), entropies_N),
+    )
+
+
+def _check_rows(
+    rows: Sequence[Sequence[int]], wanted: Sequence[Sequence[bool]], temperatures: Sequence[float]
+) -> None:
+    if not rows or not len(rows) == len(wanted) == len(temperatures):
+        raise ValueError(
+            f"rows, wanted and temperatures must be as many and at least one: got {len(rows)}, {len(wanted)}, "
+            f"{len(temperatures)}"
+        )
+    for index, (row, flags, temperature) in enumerate(zip(rows, wanted, temperatures, strict=True)):
+        if not row or len(row) != len(flags):
+            raise ValueError(f"row {index} must have tokens and one flag each: got {len(row)} and {len(flags)}")
+        if flags[0]:
+            raise ValueError(f"row {index}: the first token has nothing before it and no log-probability")
+        if temperature <= 0:
+            raise ValueError(f"row {index}: temperature must be > 0: got {temperature}")
