@@ -1,0 +1,153 @@
+"""What this machine offers a run, and what would get in a run's way."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from midcourse.errors import MidcourseError
+
+PACKAGES = ("midcourse", "torch", "transformers", "tokenizers", "pydantic", "pyarrow", "numpy")
+OPTIONAL_PACKAGES = ("tensorboard", "wandb", "trackio")
+LEAST_MEMORY_GIB = 3.0
+LEAST_DISK_GIB = 2.0
+
+
+class Status(StrEnum):
+    """How a finding bears on a run. Only FAILED stops one."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the doctor's report. `advice` says what to do; empty where nothing need be done."""
+
+    name: str
+    value: str
+    status: Status = Status.OK
+    advice: str = ""
+
+
+def examine(folder: Path) -> Iterator[Finding]:
+    """Yield findings about Python, packages, cores, memory, the disk of `folder`, and the nano policy."""
+    yield Finding(name="python", value=f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    for package in PACKAGES:
+        yield _version(package, required=True)
+    for package in OPTIONAL_PACKAGES:
+        yield _version(package, required=False)
+    yield from _threads()
+    yield _memory()
+    yield _disk(folder)
+    yield from _torch_build()
+    yield _nano_policy()
+
+
+def available_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory_gib() -> float | None:
+    """Return the memory that may still be used, in GiB; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    kibibytes = {line.split(":")[0]: int(line.split()[1]) for line in lines if ":" in line}
+    return kibibytes["MemAvailable"] / 2**20 if "MemAvailable" in kibibytes else None
+
+
+def _version(package: str, *, required: bool) -> Finding:
+    try:
+        return Finding(name=package, value=importlib.metadata.version(package))
+    except importlib.metadata.PackageNotFoundError:
+        if not required:
+            return Finding(name=package, value="not installed (optional)")
+        return Finding(name=package, value="not installed", status=Status.FAILED, advice="run: pip install -e .")
+
+
+def _threads() -> Iterator[Finding]:
+    cores = available_cores()
+    yield Finding(name="cores", value=str(cores))
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    if setting.isdigit() and int(setting) > cores:
+        yield Finding(
+            name="OMP_NUM_THREADS",
+            value=setting,
+            status=Status.WARNING,
+            advice=f"more threads than the {cores} cores wait for each other: set it to at most {cores}",
+        )
+    else:
+        yield Finding(name="OMP_NUM_THREADS", value=setting or "not set (a run uses policy.threads)")
+
+
+def _memory() -> Finding:
+    free = available_memory_gib()
+    if free is None:
+        return Finding(name="memory", value="unknown")
+    short = free < LEAST_MEMORY_GIB
+    return Finding(
+        name="memory",
+        value=f"{free:.1f} GiB available",
+        status=Status.WARNING if short else Status.OK,
+        advice=f"two runs side by side want {LEAST_MEMORY_GIB:.0f} GiB" if short else "",
+    )
+
+
+def _disk(folder: Path) -> Finding:
+    existing = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
+    free = shutil.disk_usage(existing).free / 2**30
+    short = free < LEAST_DISK_GIB
+    return Finding(
+        name="disk",
+        value=f"{free:.1f} GiB free at {existing}",
+        status=Status.WARNING if short else Status.OK,
+        advice="checkpoints and trajectories may not fit: free space or choose another output" if short else "",
+    )
+
+
+def _torch_build() -> Iterator[Finding]:
+    try:
+        import torch
+    except ImportError as error:
+        yield Finding(
+            name="torch build",
+            value=f"does not load: {error}",
+            status=Status.FAILED,
+            advice="install torch again: pip install -c constraints.txt -e .",
+        )
+        return
+    yield Finding(name="torch build", value=f"{torch.__version__}, {torch.get_num_threads()} threads by default")
+    if torch.get_num_threads() > available_cores():
+        yield Finding(
+            name="torch threads",
+            value=str(torch.get_num_threads()),
+            status=Status.WARNING,
+            advice=f"more than the {available_cores()} cores: set OMP_NUM_THREADS",
+        )
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: runs use the CPU"
+    yield Finding(name="gpu", value=device)
+
+
+def _nano_policy() -> Finding:
+    from midcourse.assembly import load_policy
+    from midcourse.config import default_config
+
+    try:
+        policy = load_policy(default_config().policy)
+    except MidcourseError as error:
+        return Finding(
+            name="nano policy",
+            value=f"does not load: {error}",
+            status=Status.FAILED,
+            advice="reinstall the package; its weights are package data",
+        )
+    parameters = sum(parameter.numel() for parameter in policy.model.parameters())
+    return Finding(name="nano policy", value=f"loads, {parameters / 1e6:.2f} M parameters")
