@@ -4,6 +4,7 @@ MidcourseError
 |- ConfigError (ValueError)    a setting is wrong, unknown or not used by the chosen method
 |- DataError (ValueError)      a file that was given cannot be used
 |- CheckpointError             a checkpoint cannot be written or read
+|- TrainingError               training cannot go on
 |- EngineError                 who writes tokens did not answer, or the answer cannot be used
 |  `- EngineTimeoutError
 |- EnvironmentFault            the world broke (a bad tool call is no fault: it goes back to the policy)
@@ -25,6 +26,10 @@ class DataError(MidcourseError, ValueError):
 
 class CheckpointError(MidcourseError):
     """A checkpoint cannot be written or read."""
+
+
+class TrainingError(MidcourseError):
+    """Training cannot go on: gradients stayed non-finite."""
 
 
 class EngineError(MidcourseError):

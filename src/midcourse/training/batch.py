@@ -1,0 +1,103 @@
+"""Groups with advantages -> rows to train on -> micro-batches of bounded size. Letters: T tokens of one row."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from midcourse.types import TRAINED_SOURCES, Group, TokenSource, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One trajectory with what the objective multiplies its tokens by."""
+
+    trajectory: Trajectory
+    advantage: float
+    coefficient: float = 0.0  # 1/denominator of the aggregation, set for the optimizer step that the row is part of
+
+    @property
+    def trained(self) -> list[bool]:
+        """[T] whether policy or intervention wrote the token."""
+        return [source in TRAINED_SOURCES for source in self.trajectory.sources]
+
+    @property
+    def sampled(self) -> list[bool]:
+        """[T] whether the policy wrote the token."""
+        return [source is TokenSource.POLICY for source in self.trajectory.sources]
+
+    @property
+    def num_trained_tokens(self) -> int:
+        """Tokens that carry loss."""
+        return sum(self.trained)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What an update trains on, group by group, and how much it leaves out."""
+
+    groups: Sequence[Sequence[Row]]  # only groups with signal
+    groups_without_signal: int
+    members_failed: int  # advantage None: unscored
+
+
+def build_batch(groups: Sequence[Group], advantages: Sequence[Sequence[float | None]]) -> Batch:
+    """Return the rows that train. Members without advantage and groups whose advantages are all 0 are left out.
+
+    Args:
+        groups: as collected.
+        advantages: for each group one advantage a member, None where it takes no part.
+
+    Raises:
+        ValueError: not one advantage for each member of each group, or one that is not finite.
+    """
+    if len(groups) != len(advantages):
+        raise ValueError(f"each group needs its advantages: got {len(groups)} groups and {len(advantages)} lists")
+    kept, without_signal, failed = [], 0, 0
+    for group, values in zip(groups, advantages, strict=True):
+        if len(values) != len(group.members):
+            raise ValueError(
+                f"group {group.group_id!r} must have one advantage a member: got {len(values)}, "
+                f"expected {len(group.members)}"
+            )
+        rows = [
+            Row(trajectory=member.trajectory, advantage=value)
+            for member, value in zip(group.members, values, strict=True)
+            if value is not None
+        ]
+        failed += len(values) - len(rows)
+        if any(row.advantage - row.advantage != 0.0 for row in rows):
+            raise ValueError(f"group {group.group_id!r}: advantages must be finite: got {list(values)}")
+        if any(row.advantage != 0.0 and row.num_trained_tokens for row in rows):
+            kept.append(rows)
+        else:
+            without_signal += 1
+    return Batch(groups=kept, groups_without_signal=without_signal, members_failed=failed)
+
+
+def split_groups(groups: Sequence[Sequence[Row]], num_minibatches: int) -> list[Sequence[Sequence[Row]]]:
+    """Return at most `num_minibatches` runs of whole groups, sizes differing by one at most, none empty."""
+    count = min(num_minibatches, len(groups))
+    edges = [index * len(groups) // count for index in range(count + 1)] if count else []
+    return [groups[start:end] for start, end in itertools.pairwise(edges)]
+
+
+def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> list[list[Row]]:
+    """Return the rows in micro-batches of at most `max_tokens` tokens each, padding included.
+
+    Longest first, so that rows of like length share a micro-batch and the largest one fails first, if any does; rows
+    of one length stay in order. A row over the budget is alone. A row without trained tokens is left out: it counts
+    in the denominators already.
+    """
+    batches: list[list[Row]] = []
+    for row in _longest_first(rows):
+        # The first row of a micro-batch is its longest.
+        if batches and (len(batches[-1]) + 1) * len(batches[-1][0].trajectory.token_ids) <= max_tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+def _longest_first(rows: Sequence[Row]) -> Iterator[Row]:
+    trained = (row for row in rows if row.num_trained_tokens)
+    return iter(sorted(trained, key=lambda row: -len(row.trajectory.token_ids)))
