@@ -1,0 +1,215 @@
+"""One forward step over a slotted KV buffer. Letters: R rows, T new tokens a row, S slots, H hidden, V vocabulary.
+
+Row r of the buffer holds one sequence from slot 0 on; a new token is written at the slot of its position, so rows of
+any length share a step and nothing is concatenated. Two ways to run the layers:
+
+- `Qwen3Forward` walks the Qwen3 modules itself: fused norms, rotary tables computed once, grouped query heads folded
+  into the query axis so that keys are never repeated. Same weights, same result to float32 rounding.
+- `ModuleForward` calls model(...) with a Cache that writes into the buffer: any Hugging Face decoder whose layers
+  all attend to everything before them.
+"""
+
+import copy
+import inspect
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
+
+MASKED = -1e30  # finite: a row of padding alone would otherwise turn into NaN
+
+
+class KeyValueBuffer:
+    """Keys and values of the running rows, [layers, 2, R, key heads, S, head size]. Grows, never shrinks."""
+
+    def __init__(self, *, num_layers: int, num_heads: int, head_size: int, dtype: torch.dtype, device: torch.device):
+        self.num_layers, self.num_heads, self.head_size = num_layers, num_heads, head_size
+        self.dtype, self.device = dtype, device
+        self.tensor = torch.zeros((num_layers, 2, 0, num_heads, 0, head_size), dtype=dtype, device=device)
+
+    def reserve(self, rows: int, slots: int) -> None:
+        """Make room for `rows` sequences of `slots` tokens; what the buffer held is lost if it must grow."""
+        have_rows, have_slots = self.tensor.shape[2], self.tensor.shape[4]
+        if rows > have_rows or slots > have_slots:
+            shape = (max(rows, have_rows), self.num_heads, max(slots, have_slots), self.head_size)
+            self.tensor = torch.empty(0)  # free the old memory first
+            # Zeros: a masked slot must not hold a NaN, since 0 * NaN is NaN.
+            self.tensor = torch.zeros((self.num_layers, 2, *shape), dtype=self.dtype, device=self.device)
+
+    def window(self, first_row: int) -> "KeyValueBuffer":
+        """Return a view whose row 0 is row `first_row` of this buffer."""
+        view = copy.copy(self)
+        view.tensor = self.tensor[:, :, first_row:]
+        return view
+
+    def copy_row(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` slots of row `source` to row `target`."""
+        self.tensor[:, :, target, :, :length] = self.tensor[:, :, source, :, :length]
+
+    def release(self) -> None:
+        """Free the memory."""
+        self.tensor = torch.zeros(
+            (self.num_layers, 2, 0, self.num_heads, 0, self.head_size), dtype=self.dtype, device=self.device
+        )
+
+
+class Forward(Protocol):
+    """Runs the layers for new tokens of the first R rows of a buffer."""
+
+    def __call__(self, buffer: KeyValueBuffer, token_ids_RT: Tensor, slots_RT: Tensor, num_slots: int) -> Tensor:
+        """Write keys and values of the tokens at their slots; return [R, T, H] states before the head.
+
+        Args:
+            buffer: row r continues sequence r.
+            token_ids_RT: [R, T] new tokens.
+            slots_RT: [R, T] position of each token, which is its slot; a token sees all slots up to its own.
+            num_slots: slots that are looked at; over every entry of `slots_RT`.
+        """
+        ...
+
+
+def _visible(slots_RT: Tensor, num_slots: int, dtype: torch.dtype) -> Tensor:
+    """Return the [R, 1, T, S] additive mask under which a token sees the slots up to its own."""
+    slots_S = torch.arange(num_slots, device=slots_RT.device)
+    hidden_RTS = slots_S > slots_RT[:, :, None]
+    mask_RTS = torch.zeros(hidden_RTS.shape, dtype=dtype, device=slots_RT.device)
+    return mask_RTS.masked_fill_(hidden_RTS, MASKED)[:, None]
+
+
+class Qwen3Forward:
+    """The layers of a Qwen3 causal LM without the module overhead. Calls each projection, so adapters work."""
+
+    def __init__(self, model: Qwen3ForCausalLM, *, context_length: int) -> None:
+        self.model = model
+        body = model.model
+        positions = torch.arange(context_length, device=body.embed_tokens.weight.device)[None]
+        with torch.no_grad():
+            cos, sin = body.rotary_emb(body.embed_tokens.weight[:1, :1, None].float(), positions)
+        half = sin.shape[-1] // 2
+        # x * cos + rotate_half(x) * sin = x * cos + swap_halves(x) * signed_sin
+        self._cos = cos[0]
+        self._signed_sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)
+
+    def __call__(self, buffer: KeyValueBuffer, token_ids_RT: Tensor, slots_RT: Tensor, num_slots: int) -> Tensor:
+        """Run the layers; see `Forward`."""
+        body = self.model.model
+        dtype = body.embed_tokens.weight.dtype
+        states = body.embed_tokens(token_ids_RT)
+        rotary = (self._cos[slots_RT][:, :, None].to(dtype), self._signed_sin[slots_RT][:, :, None].to(dtype))
+        num_rows, num_new = token_ids_RT.shape
+        mask = _visible(slots_RT, num_slots, dtype)
+        rows_R1 = torch.arange(num_rows, device=slots_RT.device)[:, None]
+        for layer, kv in zip(body.layers, buffer.tensor, strict=True):
+            attention = layer.self_attn
+            normed = _norm(layer.input_layernorm, states)
+            shape = (num_rows, num_new, -1, attention.head_dim)
+            query = _rotate(_norm(attention.q_norm, attention.q_proj(normed).view(shape)), rotary)
+            kv[0, rows_R1, :, slots_RT] = _rotate(_norm(attention.k_norm, attention.k_proj(normed).view(shape)), rotary)
+            kv[1, rows_R1, :, slots_RT] = attention.v_proj(normed).view(shape)
+            keys, values = kv[:, :num_rows, :, :num_slots]
+            states = states + attention.o_proj(_attend(query, keys, values, mask, attention.scaling))
+            normed = _norm(layer.post_attention_layernorm, states)
+            gate = layer.mlp.act_fn(layer.mlp.gate_proj(normed))
+            states = states + layer.mlp.down_proj(gate.mul_(layer.mlp.up_proj(normed)))
+        return _norm(body.norm, states)
+
+
+def _norm(norm: nn.Module, states: Tensor) -> Tensor:
+    if states.dtype is torch.float32:
+        return F.rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
+    return norm(states)  # rounds in its own order in half precision
+
+
+def _rotate(states: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    cos, signed_sin = rotary
+    first, second = states.chunk(2, dim=-1)
+    return torch.addcmul(states * cos, torch.cat((second, first), dim=-1), signed_sin)
+
+
+def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+    num_rows, num_new, num_heads, head_size = query.shape
+    if num_new == 1:
+        # Query heads of one key head stand side by side on the query axis: no key is repeated.
+        folded = query.view(num_rows, keys.shape[1], -1, head_size)
+        attended = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scale)
+        return attended.reshape(num_rows, 1, num_heads * head_size)
+    attended = F.scaled_dot_product_attention(
+        query.transpose(1, 2), keys, values, attn_mask=mask, scale=scale, enable_gqa=True
+    )
+    return attended.transpose(1, 2).reshape(num_rows, num_new, num_heads * head_size)
+
+
+class _BufferLayer(DynamicLayer):
+    """One layer's share of the buffer, as the library's attention wants it."""
+
+    def __init__(self, kv: Tensor, slots_RT: Tensor, num_slots: int) -> None:
+        super().__init__()
+        self._kv, self._slots_RT, self._num_slots = kv, slots_RT, num_slots
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
+        num_rows = key_states.shape[0]
+        rows_R1 = torch.arange(num_rows, device=key_states.device)[:, None]
+        self._kv[0, rows_R1, :, self._slots_RT] = key_states.transpose(1, 2)
+        self._kv[1, rows_R1, :, self._slots_RT] = value_states.transpose(1, 2)
+        keys, values = self._kv[:, :num_rows, :, : self._num_slots]
+        return keys, values
+
+    def get_seq_length(self) -> int:
+        return self._num_slots - self._slots_RT.shape[1]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._num_slots, 0
+
+
+class ModuleForward:
+    """The whole model's own forward, its Cache writing into the buffer."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._cache_argument = cache_argument(model)
+
+    def __call__(self, buffer: KeyValueBuffer, token_ids_RT: Tensor, slots_RT: Tensor, num_slots: int) -> Tensor:
+        """Run the layers; see `Forward`."""
+        cache = Cache(layers=[_BufferLayer(kv, slots_RT, num_slots) for kv in buffer.tensor])
+        output = self.model.base_model(
+            input_ids=token_ids_RT,
+            attention_mask=_visible(slots_RT, num_slots, buffer.dtype),
+            position_ids=slots_RT,
+            use_cache=True,
+            **{self._cache_argument: cache},
+        )
+        return output.last_hidden_state
+
+
+def cache_argument(model: nn.Module) -> str:
+    """Return the name under which the model's body takes a cache; it differs between library releases."""
+    names = inspect.signature(model.base_model.forward).parameters
+    return "cache" if "cache" in names else "past_key_values"
+
+
+def buffer_for(model: nn.Module) -> KeyValueBuffer:
+    """Return an empty buffer of the shape, type and device of the model's keys, found by running one token."""
+    probe = DynamicCache()
+    weight = model.get_input_embeddings().weight
+    with torch.no_grad():
+        token = torch.zeros((1, 1), dtype=torch.long, device=weight.device)
+        model.base_model(input_ids=token, use_cache=True, **{cache_argument(model): probe})
+    keys = probe.layers[0].keys
+    return KeyValueBuffer(
+        num_layers=len(probe.layers),
+        num_heads=keys.shape[1],
+        head_size=keys.shape[3],
+        dtype=keys.dtype,
+        device=keys.device,
+    )
+
+
+def forward_for(model: nn.Module, *, context_length: int) -> Forward:
+    """Return the fastest forward that fits the model: exactly Qwen3 with plain rotary positions, or any other."""
+    if type(model) is Qwen3ForCausalLM and model.model.rotary_emb.rope_type == "default":
+        return Qwen3Forward(model, context_length=context_length)
+    return ModuleForward(model)
