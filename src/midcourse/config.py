@@ -406,9 +406,9 @@ def _explain(error: ValidationError, given: Mapping[str, Any], prefix: str, orig
     return ConfigError("\n".join(lines))
 
 
-def _toml_value(value: Any) -> str:
-    plain = _plain(value)
-    return tomlkit.item(plain).as_string()
+def toml_value(value: Any) -> str:
+    """Return a value as TOML writes it; None becomes the text "none"."""
+    return tomlkit.item(_plain(value)).as_string()
 
 
 def _plain(value: Any) -> Any:
@@ -473,7 +473,7 @@ def _render(config: RunConfig, *, commented: bool) -> str:
         if section in NAMED_SECTIONS:
             if commented:
                 lines.append("# " + " | ".join(NAMED_SECTIONS[section][0].names()))
-            lines.append(f"name = {_toml_value(config.name_of(section))}")
+            lines.append(f"name = {toml_value(config.name_of(section))}")
         lines += _render_section(value, section, commented=commented)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -493,7 +493,7 @@ def _render_fields(value: BaseModel, names: Sequence[str], *, commented: bool) -
     for name in names:
         if commented:
             lines += _comment(_meaning(type(value), name))
-        lines.append(f"{name} = {_toml_value(getattr(value, name))}")
+        lines.append(f"{name} = {toml_value(getattr(value, name))}")
     return lines
 
 
@@ -520,6 +520,6 @@ def _reference_rows(section_class: type[BaseModel], prefix: str, only: Sequence[
         if nested is not None:
             yield from _reference_rows(nested, f"{prefix}{name}.", ())
             continue
-        default = _toml_value(spec.get_default(call_default_factory=True))
+        default = toml_value(spec.get_default(call_default_factory=True))
         meaning = " ".join(_meaning(section_class, name).split()).replace("|", "\\|")
         yield f"| `{prefix}{name}` | `{default}` | {meaning} |"

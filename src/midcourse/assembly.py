@@ -1,0 +1,166 @@
+"""Settings -> the parts of a run, put together: policy, engine, environment, method. The commands and the demo use it.
+
+Torch is imported where the policy is loaded, so that a wrong setting is told before anything heavy starts.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from midcourse.config import RunConfig, resolved_toml
+from midcourse.environments.base import Task
+from midcourse.errors import ConfigError, DataError
+from midcourse.evaluation.evaluate import EvaluationResult, evaluate_policy
+from midcourse.methods.base import METHODS, Method, RolloutTools
+from midcourse.rollout.chat import ChatFormat
+from midcourse.training.policy import Policy, PolicyConfig, load_policy
+from midcourse.types import Group
+
+Advance = Callable[[int, str], None]
+_STEP = re.compile(r"step_(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a run works with."""
+
+    config: RunConfig
+    policy: Policy
+    tools: RolloutTools
+    method: Method
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPlace:
+    """A checkpoint and the run that it belongs to."""
+
+    run: Path
+    step: Path
+
+    @property
+    def model(self) -> Path:
+        """The folder that holds the weights."""
+        return self.step / "model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """Groups with their tasks, and the chat format that reads their tokens."""
+
+    groups: Sequence[tuple[Task, Group]]
+    chat: ChatFormat
+
+
+@asynccontextmanager
+async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
+    """Build the parts in the order in which mistakes are cheapest to find, and close the engines at the end.
+
+    Raises:
+        ConfigError: parts that cannot be built as asked.
+    """
+    method: Method = config.method.build()
+    environment = config.environment.build()
+    policy = load_policy(config.policy)
+    engine = config.engine.build(policy.model)
+    tools = RolloutTools(engine=engine, chat=policy.chat, environment=environment, rollout=config.rollout)
+    try:
+        yield Parts(config=config, policy=policy, tools=tools, method=method)
+    finally:
+        await engine.close()
+
+
+def locate_checkpoint(path: Path) -> CheckpointPlace:
+    """Return the checkpoint at `path`, or the newest whole one of the run at `path`.
+
+    Raises:
+        DataError: neither a run folder nor a checkpoint of one.
+        CheckpointError: no checkpoint there is whole.
+    """
+    from midcourse.training.checkpoint import check_manifest
+
+    if _STEP.fullmatch(path.name) and (path.parent.parent / "config.toml").is_file():
+        check_manifest(path)
+        return CheckpointPlace(run=path.parent.parent, step=path)
+    if not (path / "config.toml").is_file():
+        raise DataError(f"{path} is neither a run folder (with config.toml) nor a run's checkpoints/step_N")
+    steps = [
+        (int(match[1]), step)
+        for step in (path / "checkpoints").glob("step_*")
+        if (match := _STEP.fullmatch(step.name)) is not None
+    ]
+    if not steps:
+        raise DataError(f"{path / 'checkpoints'} holds no checkpoint")
+    newest = max(steps)[1]
+    check_manifest(newest)
+    return CheckpointPlace(run=path, step=newest)
+
+
+async def evaluate_checkpoint(config: RunConfig, model: Path, *, advance: Advance) -> EvaluationResult:
+    """Return the scores of the weights in `model` on the splits that the settings name.
+
+    Args:
+        config: settings of the run that the weights come from.
+        model: folder of weights.
+        advance: told how many rollouts are done.
+    """
+    policy: PolicyConfig = config.policy.model_copy(update={"path": str(model)})
+    chosen = config.evaluation
+    async with assembled(config.model_copy(update={"policy": policy})) as parts:
+        tools = parts.tools
+        tasks = [task for split in chosen.splits for task in tools.environment.tasks(split)[: chosen.max_tasks]]
+        if not tasks:
+            raise ConfigError(f"evaluation.splits {list(chosen.splits)} hold no task")
+        return await evaluate_policy(
+            tools.environment,
+            tools.engine,
+            tools.chat,
+            tools.rollout,
+            tasks,
+            attempts=chosen.attempts,
+            seed=config.seed,
+            temperature=chosen.temperature,
+            rollouts_per_wave=chosen.rollouts_per_wave,
+            bootstrap_resamples=chosen.bootstrap_resamples,
+        )
+
+
+async def collect_groups(
+    config: RunConfig, *, num_tasks: int, split: str, intervene: bool, advance: Advance
+) -> Collected:
+    """Return the groups of the first `num_tasks` tasks of a split, as the method collects them before any update.
+
+    Args:
+        config: settings.
+        num_tasks: tasks, at most the split's.
+        split: of the environment.
+        intervene: False collects plain rollouts (GRPO's), whatever the method.
+        advance: told how many tasks are done.
+
+    Raises:
+        ConfigError: no such split, or it is empty.
+    """
+    if not intervene:
+        plain = METHODS["grpo"](group_size=config.method.group_size)
+        config = config.model_copy(update={"method": plain})
+    async with assembled(config) as parts:
+        tasks = parts.tools.environment.tasks(split)[:num_tasks]
+        if not tasks:
+            raise ConfigError(f"split {split!r} holds no task")
+        done = 0
+
+        async def collect(task: Task) -> Group:
+            nonlocal done
+            group = await parts.method.collect(task, parts.tools, seed=config.seed, update=0)
+            done += 1
+            advance(done, task.task_id)
+            return group
+
+        groups: list[Group] = []
+        for start in range(0, len(tasks), config.rollout.groups_per_wave):
+            wave = tasks[start : start + config.rollout.groups_per_wave]
+            groups += await asyncio.gather(*(collect(task) for task in wave))
+        return Collected(groups=list(zip(tasks, groups, strict=True)), chat=parts.tools.chat)

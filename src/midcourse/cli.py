@@ -1,0 +1,346 @@
+"""The `midcourse` command. Thin: each command reads its settings, calls one stage, prints what comes out."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+import midcourse
+from midcourse import config as settings
+from midcourse.commands.console import errors, output, print_json, progress_bar
+from midcourse.errors import (
+    ChatTemplateError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EngineError,
+    EnvironmentFault,
+    MidcourseError,
+)
+
+USER_ERROR_STATUS = 2
+NEXT_STEPS: dict[type[MidcourseError], str] = {
+    ConfigError: "`midcourse init` writes a file with every setting explained; `midcourse list` shows the names",
+    DataError: "check the path; a run folder holds config.toml and metrics.jsonl",
+    CheckpointError: "an older checkpoint of the run may still be whole; `midcourse doctor` shows the disk",
+    EngineError: "check that the model or server answers; a stopped run goes on with --resume",
+    EnvironmentFault: "check that the environment's backend answers; a stopped run goes on with --resume",
+    ChatTemplateError: 'set policy.chat to "chatml", or choose a model whose template only ever appends',
+}
+
+EXAMPLES = """
+[bold]Start here[/]
+
+  midcourse doctor                                   what this machine offers
+  midcourse demo --method rti                        GRPO and RTI side by side on the built-in policy
+  midcourse init --method rti > run.toml             a file with every setting explained
+  midcourse rollout run.toml --tasks 2 --intervene   look at trajectories, no training
+  midcourse train run.toml --set training.updates=50
+  midcourse eval runs/rti-0
+  midcourse compare runs/grpo-0 runs/rti-0
+"""
+
+app = typer.Typer(
+    name="midcourse",
+    help=midcourse.__doc__ + "\n" + EXAMPLES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+ConfigArgument = Annotated[Path, typer.Argument(help="TOML file, or a run folder (its config.toml is taken).")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be given many times.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Standard output is JSON alone; progress goes to standard error.")]
+
+
+def _load(path: Path, overrides: list[str] | None, folder: Path | None = None) -> settings.RunConfig:
+    file = path / "config.toml" if path.is_dir() else path
+    place = folder or (path if path.is_dir() else None)
+    extra = [] if place is None else [f"output={settings.toml_value(str(place))}"]
+    return settings.load_config(file, [*(overrides or []), *extra])
+
+
+@app.command()
+def train(
+    config: ConfigArgument,
+    overrides: Overrides = None,
+    folder: Annotated[Path | None, typer.Option("--output", help="Run folder instead of the setting `output`.")] = None,
+    resume: Annotated[bool, typer.Option(help="Go on with the run in the output folder.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a policy as a settings file says, and write the run folder.
+
+    Examples:
+
+      midcourse train run.toml
+      midcourse train run.toml --set method.name=grpo --set seed=1 --output runs/grpo-1
+      midcourse train runs/rti-0 --resume
+    """
+    chosen = _load(config, overrides, folder)
+    from midcourse.assembly import train_run
+
+    with progress_bar("updates", chosen.training.updates) as advance:
+        summary = asyncio.run(train_run(chosen, resume=resume, advance=advance))
+    if as_json:
+        print_json(summary)
+    else:
+        output.print(f"run folder: {chosen.output_folder}", markup=False)
+        output.print(f"next: midcourse report {chosen.output_folder}", markup=False)
+
+
+@app.command("eval")
+def evaluate(
+    run_or_checkpoint: Annotated[Path, typer.Argument(help="Run folder (newest checkpoint) or checkpoints/step_N.")],
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Score a checkpoint: pass@k and pass^k by split and tag, never with an intervention.
+
+    Examples:
+
+      midcourse eval runs/rti-0
+      midcourse eval runs/rti-0/checkpoints/step_40 --set evaluation.attempts=8 --json
+    """
+    from midcourse.assembly import evaluate_checkpoint, locate_checkpoint
+
+    checkpoint = locate_checkpoint(run_or_checkpoint)
+    chosen = settings.load_config(checkpoint.run / "config.toml", overrides or [])
+    with progress_bar("rollouts", 1) as advance:
+        result = asyncio.run(evaluate_checkpoint(chosen, checkpoint.model, advance=advance))
+    if as_json:
+        print_json({"checkpoint": str(checkpoint.step), **result.to_dict()})
+        return
+    output.print(_score_table(str(checkpoint.step), result.to_dict()))
+
+
+def _score_table(title: str, result: dict) -> Table:
+    table = Table("", *(f"pass@{k}" for k in range(1, result["attempts"] + 1)), f"pass^{result['attempts']}", "tasks")
+    table.title = Text(title)
+    for kind in ("splits", "tags"):
+        for name, sheet in result[kind].items():
+            values = [*sheet["pass_at"].values(), sheet["pass_hat"][str(result["attempts"])]]
+            table.add_row(Text(name), *(_percent(value["value"]) for value in values), str(sheet["num_tasks"]))
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+@app.command()
+def rollout(
+    config: ConfigArgument,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks to roll out, the split's first.")] = 2,
+    split: Annotated[str, typer.Option(help="Split of the environment.")] = "train",
+    intervene: Annotated[
+        bool, typer.Option("--intervene/--no-intervene", help="Collect as the method does, or plain rollouts.")
+    ] = True,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Collect trajectories and print them, each token in the colour of who wrote it. Trains nothing, writes nothing.
+
+    Examples:
+
+      midcourse rollout run.toml --tasks 1
+      midcourse rollout run.toml --no-intervene --set rollout.temperature=1.0 --json
+    """
+    chosen = _load(config, overrides)
+    from midcourse.assembly import collect_groups
+    from midcourse.commands.show import group_json, group_lines, legend, rewards_line
+
+    with progress_bar("tasks", tasks) as advance:
+        collected = asyncio.run(
+            collect_groups(chosen, num_tasks=tasks, split=split, intervene=intervene, advance=advance)
+        )
+    if as_json:
+        print_json([group_json(group, task.query, collected.chat) for task, group in collected.groups])
+        return
+    output.print(legend())
+    for task, group in collected.groups:
+        for line in group_lines(group, task.query, collected.chat):
+            output.print(line)
+    output.print(rewards_line([group for _, group in collected.groups]))
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    folder: Annotated[Path, typer.Option("--output", help="Folder for plots and the table.")] = Path("runs/comparison"),
+    as_json: Json = False,
+) -> None:
+    """Put runs side by side: a table, and the plots of evaluation, rollouts and interventions.
+
+    Example:
+
+      midcourse compare runs/grpo-0 runs/rti-0 --output runs/comparison
+    """
+    from midcourse.evaluation.compare import compare_runs
+
+    comparison = compare_runs(runs, folder)
+    if as_json:
+        print_json(comparison.to_dict())
+    else:
+        output.print(comparison.table(), markup=False)
+        output.print(f"plots: {folder}", markup=False)
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="Run folder.")], as_json: Json = False) -> None:
+    """Write report.md and its plots into a run folder.
+
+    Example:
+
+      midcourse report runs/rti-0
+    """
+    from midcourse.evaluation.report import write_report
+
+    path = write_report(run)
+    if as_json:
+        print_json({"report": str(path)})
+    else:
+        output.print(f"report: {path}", markup=False)
+
+
+@app.command()
+def init(
+    method: Annotated[str, typer.Option(help="Method that the file is for.")] = settings.DEFAULT_METHOD,
+    file: Annotated[Path | None, typer.Option("--output", help="File to write; standard output if absent.")] = None,
+    reference: Annotated[
+        bool, typer.Option(help="Print the reference of all settings (docs/configuration.md).")
+    ] = False,
+) -> None:
+    """Write a settings file with every setting explained and at its default.
+
+    Examples:
+
+      midcourse init > run.toml
+      midcourse init --method grpo --output grpo.toml
+    """
+    text = settings.reference_markdown() if reference else settings.commented_toml(method)
+    if file is None:
+        sys.stdout.write(text)
+        return
+    try:
+        with file.open("x", encoding="utf-8") as target:
+            target.write(text)
+    except FileExistsError as error:
+        raise DataError(f"{file} exists and is not overwritten") from error
+    except OSError as error:
+        raise DataError(f"{file} cannot be written: {error.strerror}") from error
+    errors.print(f"wrote {file}; next: midcourse train {file}", markup=False)
+
+
+@app.command("list")
+def list_names(as_json: Json = False) -> None:
+    """List methods, engines and environments that a settings file can name.
+
+    Example:
+
+      midcourse list --json
+    """
+    settings.register_all()
+    found = {
+        section: {name: settings.first_line(registry[name]) for name in registry.names()}
+        for section, (registry, _) in settings.NAMED_SECTIONS.items()
+    }
+    if as_json:
+        print_json(found)
+        return
+    for section, names in found.items():
+        output.print(Text(section, style="bold"))
+        for name, line in names.items():
+            output.print(f"  {name:<14} {line}", markup=False)
+
+
+@app.command()
+def doctor(
+    folder: Annotated[Path, typer.Option("--output", help="Folder that runs would be written to.")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Check versions, cores, threads, memory, disk, torch, the built-in policy. Exit 1 if a run cannot work.
+
+    Example:
+
+      midcourse doctor
+    """
+    from midcourse.doctor import Status, examine
+
+    styles = {Status.OK: "green", Status.WARNING: "yellow", Status.FAILED: "red"}
+    findings = []
+    for finding in examine(folder):
+        findings.append(finding)
+        if not as_json:
+            line = Text(f"{finding.status.value:<8}", style=styles[finding.status])
+            line.append(f"{finding.name:<16} {finding.value}", style="default")
+            output.print(line)
+            if finding.advice:
+                output.print(f"         -> {finding.advice}", markup=False)
+    failed = any(finding.status is Status.FAILED for finding in findings)
+    if as_json:
+        print_json(
+            {
+                "healthy": not failed,
+                "findings": [
+                    {"name": item.name, "value": item.value, "status": item.status.value, "advice": item.advice}
+                    for item in findings
+                ],
+            }
+        )
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def demo(
+    method: Annotated[str, typer.Option(help="Method that runs beside GRPO.")] = settings.DEFAULT_METHOD,
+) -> None:
+    """Train the built-in policy with GRPO and with another method, side by side; the last line is one JSON object.
+
+    Example:
+
+      midcourse demo --method rti
+    """
+    settings.default_config(method)  # a wrong name ends here, before anything is started
+    from midcourse.nano.demo import run_demo
+
+    run_demo(method)
+
+
+@app.command()
+def version(as_json: Json = False) -> None:
+    """Print the version.
+
+    Example:
+
+      midcourse version
+    """
+    if as_json:
+        print_json({"version": midcourse.__version__})
+    else:
+        output.print(midcourse.__version__)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit; a mistake of the user is one red line and what to do next, status 2."""
+    try:
+        app(arguments)
+    except MidcourseError as error:
+        message = Text("error: ", style="bold red")
+        message.append(str(error), style="red")
+        errors.print(message, soft_wrap=True)
+        for kind, advice in NEXT_STEPS.items():
+            if isinstance(error, kind):
+                errors.print(f"next: {advice}", markup=False, soft_wrap=True)
+                break
+        sys.exit(USER_ERROR_STATUS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Two consoles and a progress bar: figures go to standard output, everything about how it goes to standard error."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from midcourse.recording.serialization import encode_float
+
+output = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+Advance = Callable[[int, str], None]
+"""Called with how many are done and a short text that says how it goes."""
+
+
+class _RateColumn(ProgressColumn):
+    """Finished items a second, or seconds an item where they are slow."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        if not speed:
+            return Text("")
+        return Text(f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each", style="dim")
+
+
+@contextmanager
+def progress_bar(title: str, total: int) -> Iterator[Advance]:
+    """Show a bar with rate and remaining time on standard error; yields the function that moves it."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _RateColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", style="dim", markup=False),
+    )
+    with Progress(*columns, console=errors) as progress:
+        task = progress.add_task(title, total=total, note="")
+
+        def advance(done: int, note: str = "") -> None:
+            progress.update(task, completed=done, note=note)
+
+        yield advance
+
+
+def print_json(value: Any) -> None:
+    """Write one line of strict JSON to standard output; infinities and not-a-number become text."""
+    print(json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, default=str), flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return encode_float(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,134 @@
+"""Trajectories as text, each token in the colour of who wrote it. A model's words are never read as markup."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from midcourse.rollout.chat import ChatFormat
+from midcourse.types import Group, InterventionRecord, TokenSource, Trajectory
+
+COLOURS: Mapping[TokenSource, str] = {
+    TokenSource.PROMPT: "dim",
+    TokenSource.POLICY: "cyan",
+    TokenSource.INTERVENTION: "bold magenta",
+    TokenSource.ENVIRONMENT: "green",
+}
+
+
+def legend() -> Text:
+    """Return one line that says which colour is whose."""
+    line = Text("written by: ")
+    for source, style in COLOURS.items():
+        line.append(source.value, style=style)
+        line.append("  ")
+    return line
+
+
+def coloured(trajectory: Trajectory, chat: ChatFormat) -> Text:
+    """Return the whole text, spans of one writer in one colour, control characters made visible."""
+    text = Text()
+    start = 0
+    for source, span in groupby(trajectory.sources):
+        end = start + len(list(span))
+        text.append(printable(chat.decode(trajectory.token_ids[start:end])), style=COLOURS[source])
+        start = end
+    return text
+
+
+def printable(text: str) -> str:
+    """Return `text` with terminal control characters spelled out, line breaks and tabs kept."""
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else repr(character)[1:-1] for character in text
+    )
+
+
+def outcome(trajectory: Trajectory) -> str:
+    """Return "reward 1" or the failure, and how long the rollout was."""
+    result = f"reward {trajectory.reward:g}" if trajectory.reward is not None else f"failed: {trajectory.failure}"
+    return f"{result}, {len(trajectory.turns)} turns, {len(trajectory.token_ids)} tokens, {trajectory.stop_reason}"
+
+
+def group_lines(group: Group, query: str, chat: ChatFormat) -> Iterator[RenderableType]:
+    """Yield what to print for one group: members, what they replaced, attempts left over."""
+    yield Text(f"\ntask {group.task_id}: {printable(query)}", style="bold")
+    for index, member in enumerate(group.members):
+        yield Text(f"[{index}] {member.origin}, {outcome(member.trajectory)}", style="bold")
+        yield coloured(member.trajectory, chat)
+        yield from _intervention_lines(member.trajectory)
+        if member.replaced is not None:
+            yield Text(f"    replaces: {outcome(member.replaced)}", style="dim")
+    for attempt in group.extra:
+        yield Text(f"[not a member] {outcome(attempt)}", style="bold")
+        yield coloured(attempt, chat)
+        yield from _intervention_lines(attempt)
+
+
+def _intervention_lines(trajectory: Trajectory) -> Iterator[Text]:
+    for index, turn in enumerate(trajectory.turns):
+        if turn.intervention is not None:
+            yield Text(f"    turn {index}: {_intervention_text(turn.intervention)}", style="dim")
+
+
+def _intervention_text(record: InterventionRecord) -> str:
+    parts = [record.outcome.value]
+    if record.diagnosis:
+        parts.append(printable(record.diagnosis))
+    if record.perplexity is not None:
+        parts.append(f"perplexity {record.perplexity:.2f}")
+    return ", ".join(parts)
+
+
+def group_json(group: Group, query: str, chat: ChatFormat) -> dict[str, Any]:
+    """Return one group as plain values: texts in spans by writer, outcomes, intervention records."""
+    return {
+        "task_id": group.task_id,
+        "query": query,
+        "members": [
+            {
+                "origin": member.origin.value,
+                **trajectory_json(member.trajectory, chat),
+                "replaced": None if member.replaced is None else trajectory_json(member.replaced, chat),
+            }
+            for member in group.members
+        ],
+        "extra": [trajectory_json(attempt, chat) for attempt in group.extra],
+    }
+
+
+def trajectory_json(trajectory: Trajectory, chat: ChatFormat) -> dict[str, Any]:
+    """Return one trajectory as plain values."""
+    spans: list[dict[str, str]] = []
+    start = 0
+    for source, span in groupby(trajectory.sources):
+        end = start + len(list(span))
+        spans.append({"source": source.value, "text": chat.decode(trajectory.token_ids[start:end])})
+        start = end
+    return {
+        "reward": trajectory.reward,
+        "failure": trajectory.failure.value if trajectory.failure else None,
+        "stop_reason": trajectory.stop_reason.value,
+        "num_turns": len(trajectory.turns),
+        "num_tokens": len(trajectory.token_ids),
+        "spans": spans,
+        "interventions": [
+            {
+                "turn": index,
+                "outcome": turn.intervention.outcome.value,
+                "diagnosis": turn.intervention.diagnosis,
+                "perplexity": turn.intervention.perplexity,
+            }
+            for index, turn in enumerate(trajectory.turns)
+            if turn.intervention is not None
+        ],
+    }
+
+
+def rewards_line(groups: Sequence[Group]) -> str:
+    """Return how many members were solved, and how many failed without a reward."""
+    rewards = [reward for group in groups for reward in group.rewards]
+    solved = sum(reward is not None and reward > 0 for reward in rewards)
+    failed = sum(reward is None for reward in rewards)
+    return f"{solved} of {len(rewards)} members with reward above 0" + (f", {failed} failed" if failed else "")

@@ -1,0 +1,174 @@
+"""Settings are strict: what is not used is an error that names what was meant."""
+
+from pathlib import Path
+
+import pytest
+
+from midcourse.config import (
+    DEFAULT_METHOD,
+    FOREIGN_NAMES,
+    commented_toml,
+    default_config,
+    known_keys,
+    load_config,
+    reference_markdown,
+    register_all,
+    resolved_toml,
+    section_classes,
+)
+from midcourse.engines.base import ENGINES
+from midcourse.environments.base import ENVIRONMENTS
+from midcourse.errors import ConfigError
+from midcourse.methods.base import METHODS
+
+register_all()
+EVERY_CLASS = [
+    pytest.param(registry[name], id=f"{registry.kind} {name}")
+    for registry in (METHODS, ENGINES, ENVIRONMENTS)
+    for name in registry.names()
+]
+
+
+def key_of(method: str, last: str) -> str:
+    """Return the dotted key that ends in `last`, wherever its section keeps it."""
+    keys = known_keys(section_classes({"method": method}))
+    return next(key for key in keys if key.rpartition(".")[2] == last)
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_the_file_that_init_writes_gives_the_defaults(method, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(commented_toml(method), encoding="utf-8")
+    assert load_config(path) == default_config(method)
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_the_resolved_settings_load_to_an_equal_config(method, tmp_path):
+    config = default_config(method, ["seed=7", "rollout.max_turns=3", "training.learning_rate=2.5e-4"])
+    path = tmp_path / "config.toml"
+    path.write_text(resolved_toml(config), encoding="utf-8")
+    assert load_config(path) == config
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_a_file_with_a_method_name_alone_is_that_method(method, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(f'[method]\nname = "{method}"\n', encoding="utf-8")
+    assert load_config(path) == default_config(method)
+    assert load_config(path).name_of("method") == method
+
+
+@pytest.mark.parametrize("section_class", EVERY_CLASS)
+def test_every_registered_config_is_strict_and_says_what_each_field_means(section_class):
+    assert section_class.model_config["extra"] == "forbid"
+    assert section_class.model_config["frozen"]
+    assert section_class.__doc__
+    for name, field in section_class.model_fields.items():
+        assert field.description, f"{section_class.__name__}.{name} has no docstring"
+
+
+def test_overrides_take_toml_values_and_bare_words():
+    config = load_config(
+        None, ["training.schedule=cosine", "rollout.temperature=0.5", "evaluation.max_tasks=none", 'output="a b"']
+    )
+    assert config.training.schedule == "cosine"
+    assert config.rollout.temperature == 0.5
+    assert config.evaluation.max_tasks is None
+    assert config.output_folder == Path("a b")
+
+
+def test_a_later_override_wins():
+    assert load_config(None, ["seed=1", "seed=2"]).seed == 2
+
+
+def test_the_gate_can_be_opened_with_inf():
+    key = key_of("rti", "perplexity_limit")
+    text = resolved_toml(default_config("rti", [f"{key}=inf"]))
+    assert "perplexity_limit = inf" in text
+
+
+def test_the_run_folder_is_named_after_method_and_seed():
+    assert default_config("grpo", ["seed=3"]).output_folder == Path("runs/grpo-3")
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("training.update=3", "training.updates"),
+        ("trainng.updates=3", "training.updates"),
+        ("training.max_steps=3", "training.updates"),
+        ("training.lr=1e-3", "training.learning_rate"),
+        ("method.num_generations=4", "method.group_size"),
+        ("beta=0.1", "kl_coefficient"),
+        ("method.epsilon=0.3", "clip_low"),
+        ("rollout.temprature=1", "rollout.temperature"),
+        ("policy.model=nano", "policy.path"),
+        ("method=grpo", "method.name"),
+        ("method.name=grop", "'grpo'"),
+    ],
+)
+def test_a_wrong_name_is_an_error_that_names_the_right_one(override, expected):
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [override])
+    assert expected in str(caught.value)
+    assert override.partition("=")[0] in str(caught.value)
+
+
+def test_a_setting_of_another_method_is_an_error_that_says_whose_it_is():
+    key = key_of("rti", "perplexity_limit")
+    with pytest.raises(ConfigError, match=r"not used by method 'grpo' \(method rti.* uses? it\)"):
+        load_config(None, ["method.name=grpo", f"{key}=3"])
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("training.updates=ten", "training.updates = 'ten': expected a valid integer"),
+        ("training.updates=3.5", "training.updates = 3.5: expected a valid integer"),
+        ("training.updates=true", "training.updates = True: expected a valid integer"),
+        ("training.updates=0", "training.updates = 0: expected greater than or equal to 1"),
+        ("training.learning_rate=nan", "training.learning_rate"),
+        ("policy.device=tpu", "policy.device = 'tpu': expected 'auto', 'cpu' or 'cuda'"),
+        ("evaluation.splits=eval", "evaluation.splits = 'eval': expected a valid array"),
+        ("training=3", "training: got 3, expected a table of settings"),
+        ("seed=one", "seed = 'one': expected an integer"),
+        ("seed=-1", "seed = -1: expected greater than or equal to 0"),
+        ("training.updates", "expected section.key=value"),
+        ("training.updates=[1", "is not a TOML value"),
+        ("seed=1\nx=2", "is not a TOML value"),
+    ],
+)
+def test_a_wrong_value_is_an_error_with_key_value_and_what_was_expected(override, expected):
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [override])
+    assert expected in str(caught.value)
+
+
+def test_an_error_in_a_file_names_the_file(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('[training]\nupdates = "many"\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"run\.toml: training\.updates = 'many'"):
+        load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [(b"[training\n", "is not TOML"), (b"\xff\xfe", "is not UTF-8 text"), (None, "be read")]
+)
+def test_a_file_that_cannot_be_used_is_named(content, expected, tmp_path):
+    path = tmp_path / "run.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=expected):
+        load_config(path)
+
+
+def test_no_foreign_name_is_a_name_here():
+    keys = known_keys(section_classes({"method": DEFAULT_METHOD}))
+    names = {key.rpartition(".")[2] for key in keys}
+    assert not names & FOREIGN_NAMES.keys()
+    assert set(FOREIGN_NAMES.values()) <= names
+
+
+def test_the_reference_in_the_docs_is_current():
+    page = Path(__file__).parents[1] / "docs" / "configuration.md"
+    assert page.read_text(encoding="utf-8") == reference_markdown(), "run: midcourse init --reference"
