@@ -54,7 +54,9 @@ def make_trajectory(logprob: float = -0.1, **changes) -> Trajectory:
             Turn(
                 start=2,
                 end=4,
-                message=AssistantTurn(reasoning="r", tool_calls=(ToolCall("poi_search", {"query": "Azure", "n": 1.5}),)),
+                message=AssistantTurn(
+                    reasoning="r", tool_calls=(ToolCall("poi_search", {"query": "Azure", "n": 1.5}),)
+                ),
                 results=(ToolResult(name="poi_search", content="none", is_error=True),),
                 intervention=record,
             ),

@@ -1,7 +1,7 @@
 """Groups and trajectories <-> plain values that JSON can hold, every float bit for bit.
 
-The shape follows the data classes of types.py by their annotations: a mapping from field name to value, enums by value,
-sequences as lists, floats that JSON has no word for as "inf", "-inf" or "nan". The writers of tokens are stored as runs,
+The shape follows the annotations of the data classes in types.py: a mapping from field name to value, enums by value,
+sequences as lists, floats that JSON has no word for as "inf", "-inf" or "nan". Writers of tokens are stored as runs,
 [["prompt", 40], ["policy", 12]], since they hardly change. Sequences come back as tuples.
 """
 

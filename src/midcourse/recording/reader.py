@@ -1,0 +1,154 @@
+"""Read a run folder, also one that is still written or whose process died in the middle of a line."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from midcourse.errors import DataError
+from midcourse.recording.serialization import SCHEMA_VERSION, group_from_dict
+from midcourse.recording.writer import (
+    CONFIG_NAME,
+    EVALUATIONS_NAME,
+    GROUPS_KEY,
+    METRICS_NAME,
+    SCHEMA_KEY,
+    TRAJECTORIES_NAME,
+    TRAJECTORY_FILE,
+    trajectory_path,
+)
+from midcourse.types import Group
+
+NON_FINITE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
+TRAJECTORY_COLUMNS = (
+    "task_id",
+    "token_ids",
+    "behavior_logprobs",
+    "policy_versions",
+    "weights",
+    "calibration_logprobs",
+    "reward",
+    "failure",
+    "failure_message",
+    "stop_reason",
+    "temperature",
+)
+
+
+class RunReader:
+    """One run folder.
+
+    Raises:
+        DataError: there is no such folder, or it is no run: a run has a config.toml.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise DataError(f"{self.folder} is no folder")
+        if not (self.folder / CONFIG_NAME).is_file():
+            raise DataError(f"{self.folder} is no run folder: it has no {CONFIG_NAME}")
+
+    @property
+    def config_text(self) -> str:
+        """The resolved settings as they were written."""
+        return (self.folder / CONFIG_NAME).read_text(encoding="utf-8")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved settings. Raises DataError where the file is no TOML."""
+        try:
+            return tomllib.loads(self.config_text)
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise DataError(f"{self.folder / CONFIG_NAME} cannot be read: {error}") from error
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Return one mapping an update, in the order written; "update" is one of the keys.
+
+        Raises:
+            DataError: a line other than the last cannot be read.
+        """
+        return [
+            {name: NON_FINITE.get(value, value) if isinstance(value, str) else value for name, value in line.items()}
+            for line in _read_lines(self.folder / METRICS_NAME)
+        ]
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Return the evaluations in the order written, each with its "update". Raises as `metrics`."""
+        return list(_read_lines(self.folder / EVALUATIONS_NAME))
+
+    def trajectory_updates(self) -> list[int]:
+        """Return the updates whose rollouts were kept, in order."""
+        folder = self.folder / TRAJECTORIES_NAME
+        if not folder.is_dir():
+            return []
+        found = (TRAJECTORY_FILE.fullmatch(path.name) for path in folder.iterdir())
+        return sorted(int(match[1]) for match in found if match)
+
+    def trajectories(self, update: int) -> list[Group]:
+        """Return one update's groups as they were trained on, with replaced members and extras.
+
+        Raises:
+            DataError: the update's rollouts were not kept, the file is damaged, or another schema version wrote it.
+        """
+        path = trajectory_path(self.folder, update)
+        if not path.is_file():
+            raise DataError(f"{self.folder} keeps no rollouts of update {update}: it has {self.trajectory_updates()}")
+        return _read_parquet(path)
+
+
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        # What follows the last line end is a line that was never finished.
+        if number == len(lines) or not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: no JSON: {error}") from error
+        if not isinstance(values, dict) or not isinstance(values.get("update"), int):
+            raise DataError(f"{path}, line {number}: an object with an update must stand here: got {line[:80]!r}")
+        yield values
+
+
+def _read_parquet(path: Path) -> list[Group]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    metadata = table.schema.metadata or {}
+    version = metadata.get(SCHEMA_KEY, b"none").decode()
+    if version != str(SCHEMA_VERSION):
+        raise DataError(f"{path} must have schema version {SCHEMA_VERSION}: got {version}")
+    try:
+        return _groups_of(json.loads(metadata[GROUPS_KEY]), table.to_pylist())
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _groups_of(headers: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[Group]:
+    stored = {header["group_id"]: {**header, "members": [], "extra": []} for header in headers}
+    for row in rows:
+        group, trajectory = stored[row["group_id"]], _trajectory_values(row)
+        if row["place"] == "member":
+            group["members"].append({"trajectory": trajectory, "origin": row["origin"]})
+        elif row["place"] == "replaced":
+            group["members"][row["member"]]["replaced"] = trajectory
+        else:
+            group["extra"].append(trajectory)
+    return [group_from_dict({"schema_version": SCHEMA_VERSION, **values}) for values in stored.values()]
+
+
+def _trajectory_values(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{name: row[name] for name in TRAJECTORY_COLUMNS},
+        "sources": [[source, 1] for source in row["sources"]],
+        "turns": json.loads(row["turns"]),
+    }

@@ -1,0 +1,135 @@
+import json
+import math
+import os
+import time
+
+import pytest
+
+from midcourse.errors import ConfigError, DataError
+from midcourse.recording.reader import RunReader
+from midcourse.recording.writer import RecordingConfig, RunWriter
+from tests.recording.test_serialization import make_group
+
+PLAIN = RecordingConfig(tensorboard=False)
+
+
+def make_writer(folder, *, resume=False, config="seed = 1\n"):
+    return RunWriter(folder, PLAIN, resolved_config=config, resume=resume)
+
+
+def test_groups_come_back_equal_from_the_folder(tmp_path):
+    with make_writer(tmp_path) as writer:
+        writer.write_groups(3, [make_group()])
+    reader = RunReader(tmp_path)
+    assert reader.trajectory_updates() == [3]
+    assert reader.trajectories(3) == [make_group()]
+
+
+def test_metrics_come_back_bit_for_bit_and_not_finite_ones_too(tmp_path):
+    with make_writer(tmp_path) as writer:
+        writer.write_metrics(1, {"loss": 0.1 + 0.2, "kl": math.inf})
+    assert RunReader(tmp_path).metrics() == [{"update": 1, "loss": 0.1 + 0.2, "kl": math.inf}]
+
+
+def test_a_folder_with_a_run_is_not_written_over(tmp_path):
+    with make_writer(tmp_path) as writer:
+        writer.write_metrics(1, {})
+    with pytest.raises(ConfigError, match="already holds a run"):
+        make_writer(tmp_path)
+    assert len(RunReader(tmp_path).metrics()) == 1
+
+
+def test_resuming_keeps_the_first_settings_and_notes_the_others(tmp_path):
+    make_writer(tmp_path).close()
+    make_writer(tmp_path, resume=True, config="seed = 2\n").close()
+    assert RunReader(tmp_path).config == {"seed": 1}
+    assert (tmp_path / "config.resumed_1.toml").read_text() == "seed = 2\n"
+
+
+def test_truncation_forgets_later_updates_in_every_file(tmp_path):
+    with make_writer(tmp_path) as writer:
+        for update in (1, 2, 3):
+            writer.write_metrics(update, {})
+            writer.write_evaluation(update, {"splits": {}})
+            writer.write_groups(update, [make_group()])
+        writer.truncate_after(2)
+    reader = RunReader(tmp_path)
+    assert [line["update"] for line in reader.metrics()] == [1, 2]
+    assert [line["update"] for line in reader.evaluations()] == [1, 2]
+    assert reader.trajectory_updates() == [1, 2]
+
+
+def test_a_torn_last_line_is_skipped_and_cut_on_resume(tmp_path):
+    with make_writer(tmp_path) as writer:
+        writer.write_metrics(1, {})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 2, "lo')
+    assert [line["update"] for line in RunReader(tmp_path).metrics()] == [1]
+    with make_writer(tmp_path, resume=True) as writer:
+        writer.write_metrics(2, {})
+    assert [line["update"] for line in RunReader(tmp_path).metrics()] == [1, 2]
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path):
+    make_writer(tmp_path).close()
+    (tmp_path / "metrics.jsonl").write_text('{"update": 1}\n{oops\n{"update": 3}\n')
+    with pytest.raises(DataError, match="line 2"):
+        RunReader(tmp_path).metrics()
+
+
+def test_a_folder_that_is_no_run_is_a_data_error(tmp_path):
+    with pytest.raises(DataError, match="no run folder"):
+        RunReader(tmp_path)
+    with pytest.raises(DataError, match="no folder"):
+        RunReader(tmp_path / "missing")
+
+
+def test_rollouts_of_another_schema_version_are_refused(tmp_path):
+    import pyarrow.parquet as pq
+
+    with make_writer(tmp_path) as writer:
+        writer.write_groups(1, [make_group()])
+    path = tmp_path / "trajectories" / "update_000001.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({b"midcourse.schema_version": b"99"}), path)
+    with pytest.raises(DataError, match="got 99"):
+        RunReader(tmp_path).trajectories(1)
+
+
+def test_a_place_that_cannot_be_written_is_a_data_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be written"):
+        make_writer(tmp_path / "file" / "run")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_is_named(tmp_path):
+    writer = make_writer(tmp_path)
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(DataError, match=r"metrics.jsonl cannot be written: No space left"):
+        writer.write_metrics(1, {})
+
+
+def test_tensorboard_gets_the_metrics(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with RunWriter(tmp_path, RecordingConfig(), resolved_config="") as writer:
+        writer.write_metrics(1, {"reward/mean": 0.5})
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("reward/mean")] == [(1, 0.5)]
+
+
+def test_a_tracker_without_its_package_says_what_to_install(tmp_path):
+    try:
+        import trackio  # noqa: F401
+    except ImportError:
+        with pytest.raises(ConfigError, match="pip install trackio"):
+            RunWriter(tmp_path, RecordingConfig(tensorboard=False, trackio_project="x"), resolved_config="")
+    else:
+        pytest.skip("trackio is installed")
+
+
+def test_a_line_is_on_disk_before_the_writer_is_closed(tmp_path):
+    writer = make_writer(tmp_path)
+    writer.write_metrics(1, {"time/update": time.time()})
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["update"] == 1
