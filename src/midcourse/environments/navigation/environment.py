@@ -1,0 +1,118 @@
+"""The navigation benchmark of RTI (App. C.2.1) on seeded maps: config, splits, episodes."""
+
+import random
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from midcourse.environments.base import ENVIRONMENTS, Task
+from midcourse.environments.navigation.atlas import Atlas, make_atlas
+from midcourse.environments.navigation.construction import counterfactual, make_task
+from midcourse.environments.navigation.episode import MAX_TURNS, NavigationEpisode
+from midcourse.environments.navigation.guide import ROLE_GUIDE, SYSTEM_PROMPT
+from midcourse.environments.navigation.tools import TOOLS, Map
+from midcourse.errors import ConfigError
+
+MAX_REPEATS = 2000
+
+
+@ENVIRONMENTS.register("navigation")
+class NavigationConfig(BaseModel):
+    """Which map and how many tasks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    profile: Literal["nano", "full"] = "full"
+    """nano: a few words per turn for a tiny policy; full: sentences, real cities, six-decimal coordinates."""
+    seed: int = 0
+    """Which map, and which tasks on it."""
+    train_tasks: int = Field(default=600, ge=1)
+    """Tasks of the train split."""
+    test_tasks: int = Field(default=150, ge=1)
+    """Tasks of the test split (same map, other trips) and of the ood split (an unseen map)."""
+    hard_fraction: float = Field(default=0.5, ge=0, le=1)
+    """Share of tasks in which a bare search of some name returns a place of another region. In [0, 1]."""
+    max_ambiguous: int = Field(default=1, ge=1, le=7)
+    """Most such names in one task; a hard nano task has at most 2."""
+
+    def build(self) -> "NavigationEnvironment":
+        """Return the environment."""
+        return NavigationEnvironment(self)
+
+
+class NavigationEnvironment:
+    """Tasks and episodes of one config. Splits are made on first use and are the same on every platform."""
+
+    name = "navigation"
+    system_prompt = SYSTEM_PROMPT
+    tools = TOOLS
+    max_turns = MAX_TURNS
+    role_guide = ROLE_GUIDE
+
+    def __init__(self, config: NavigationConfig, *, world: Map | None = None) -> None:
+        """`world` answers the tools instead of the tasks' own seeded maps (a live service)."""
+        self.config = config
+        self._world = world
+        self._splits: dict[str, tuple[Task, ...]] = {}
+        self._atlases: dict[tuple[int, bool], Atlas] = {}
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Return the tasks of "train", "test" or "ood"; difficulty, order level and size are in their tags.
+
+        Raises:
+            ConfigError: no such split, or the map has too few different trips for the sizes asked for.
+        """
+        if split not in ("train", "test", "ood"):
+            raise ConfigError(f"unknown split {split!r} of navigation; known: ood, test, train")
+        if split not in self._splits:
+            config = self.config
+            if split == "ood":
+                self._splits["ood"] = self._make(self._atlas(config.seed, held_out=True), ("ood",) * config.test_tasks)
+            else:
+                both = ("train",) * config.train_tasks + ("test",) * config.test_tasks
+                made = self._make(self._atlas(config.seed, held_out=False), both)
+                self._splits["train"] = made[: config.train_tasks]
+                self._splits["test"] = made[config.train_tasks :]
+        return self._splits[split]
+
+    def start(self, task: Task, *, seed: int) -> NavigationEpisode:
+        """Return a fresh episode; nothing in it is random, so `seed` changes nothing.
+
+        The map is found by the task's own facts, so tasks that `make_task` drew on any atlas run too.
+        """
+        atlas = task.evidence.facts["atlas"]
+        world = self._world or self._atlas(atlas["seed"], held_out=atlas["held_out"])
+        return NavigationEpisode(task, world=world, profile=atlas["profile"])
+
+    def counterfactual(self, task: Task) -> Task | None:
+        """Return the task with evidence that puts one place elsewhere, for leak audits; None if no name recurs."""
+        atlas = task.evidence.facts["atlas"]
+        return counterfactual(self._atlas(atlas["seed"], held_out=atlas["held_out"]), task)
+
+    def _atlas(self, seed: int, *, held_out: bool) -> Atlas:
+        key = (seed, held_out)
+        if key not in self._atlases:
+            if len(self._atlases) >= 64:
+                self._atlases.clear()
+            self._atlases[key] = make_atlas(self.config.profile, seed, held_out=held_out)
+        return self._atlases[key]
+
+    def _make(self, atlas: Atlas, splits: Sequence[str]) -> tuple[Task, ...]:
+        """Make one task per entry of `splits`; no two share places and order level, so none leaks over the splits."""
+        rng = random.Random(f"tasks/{atlas.profile}/{atlas.seed}/{atlas.held_out}")
+        taken: set[tuple[frozenset[str], int]] = set()
+        tasks = []
+        for split in splits:
+            difficulty = "hard" if rng.random() < self.config.hard_fraction else "easy"
+            for _ in range(MAX_REPEATS):
+                task = make_task(atlas, rng, difficulty, split=split, max_ambiguous=self.config.max_ambiguous)
+                facts = task.evidence.facts
+                key = (frozenset(place["coordinates"] for place in facts["route"]), facts["order_level"])
+                if key not in taken:
+                    break
+            else:
+                raise ConfigError(f"the map has no further {difficulty} trips after {len(tasks)} tasks: ask for fewer")
+            taken.add(key)
+            tasks.append(task)
+        return tuple(tasks)
