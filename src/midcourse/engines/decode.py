@@ -352,7 +352,9 @@ class BatchRunner:
         self._buffer.reserve(len(picked), max(len(sequence) for sequence in sequences) + 1)
         lengths = [self._restore(work.prompt_ids, row) for row, work in enumerate(picked)]
         # The last token predicts nothing that is asked for, but its keys serve who continues from here.
-        outputs = self._extend(0, lengths, [sequence[length:] for sequence, length in zip(sequences, lengths, strict=True)])
+        outputs = self._extend(
+            0, lengths, [sequence[length:] for sequence, length in zip(sequences, lengths, strict=True)]
+        )
         wanted = [len(work.continuation_ids) for work in picked]
         states_NH = torch.cat([output[-count - 1 : -1] for output, count in zip(outputs, wanted, strict=True)])
         targets_N = torch.tensor([token for work in picked for token in work.continuation_ids])
