@@ -82,9 +82,9 @@ def test_a_later_override_wins():
 
 
 def test_the_gate_can_be_opened_with_inf():
-    key = key_of("rti", "perplexity_limit")
+    key = key_of("rti", "delta")
     text = resolved_toml(default_config("rti", [f"{key}=inf"]))
-    assert "perplexity_limit = inf" in text
+    assert "delta = inf" in text
 
 
 def test_the_run_folder_is_named_after_method_and_seed():
@@ -115,7 +115,7 @@ def test_a_wrong_name_is_an_error_that_names_the_right_one(override, expected):
 
 
 def test_a_setting_of_another_method_is_an_error_that_says_whose_it_is():
-    key = key_of("rti", "perplexity_limit")
+    key = key_of("rti", "delta")
     with pytest.raises(ConfigError, match=r"not used by method 'grpo' \(method rti.* uses? it\)"):
         load_config(None, ["method.name=grpo", f"{key}=3"])
 
@@ -172,3 +172,29 @@ def test_no_foreign_name_is_a_name_here():
 def test_the_reference_in_the_docs_is_current():
     page = Path(__file__).parents[1] / "docs" / "configuration.md"
     assert page.read_text(encoding="utf-8") == reference_markdown(), "run: midcourse init --reference"
+
+
+def test_a_text_engine_cannot_be_the_policys():
+    with pytest.raises(ConfigError, match="gives text alone"):
+        load_config(None, ["engine.name=openai"])
+
+
+SERVER = ["role_engines.validator.base_url=http://127.0.0.1:8000/v1", "role_engines.validator.model=large"]
+
+
+def test_a_role_engine_that_no_role_uses_is_an_error():
+    with pytest.raises(ConfigError, match=r"role_engines\.validator: not used"):
+        load_config(None, SERVER)
+
+
+def test_a_role_left_to_an_engine_must_have_one():
+    with pytest.raises(ConfigError, match=r"\[role_engines\.validator\] must say which"):
+        load_config(None, [f"{key_of('rti', 'validator')}=engine"])
+
+
+def test_role_engines_survive_the_resolved_file(tmp_path):
+    config = load_config(None, [f"{key_of('rti', 'validator')}=engine", *SERVER])
+    assert config.role_engines["validator"].model == "large"
+    path = tmp_path / "config.toml"
+    path.write_text(resolved_toml(config), encoding="utf-8")
+    assert load_config(path) == config

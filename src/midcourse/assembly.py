@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from midcourse.config import RunConfig, resolved_toml
+from midcourse.config import RunConfig
+from midcourse.engines.base import TextEngine
 from midcourse.environments.base import Task
 from midcourse.errors import ConfigError, DataError
 from midcourse.evaluation.evaluate import EvaluationResult, evaluate_policy
@@ -66,11 +66,19 @@ async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
     environment = config.environment.build()
     policy = load_policy(config.policy)
     engine = config.engine.build(policy.model)
-    tools = RolloutTools(engine=engine, chat=policy.chat, environment=environment, rollout=config.rollout)
+    role_engines: dict[str, TextEngine] = {role: chosen.build() for role, chosen in config.role_engines.items()}
+    tools = RolloutTools(
+        engine=engine,
+        chat=policy.chat,
+        environment=environment,
+        rollout=config.rollout,
+        role_engines=role_engines,
+    )
     try:
         yield Parts(config=config, policy=policy, tools=tools, method=method)
     finally:
-        await engine.close()
+        for opened in (engine, *role_engines.values()):
+            await opened.close()
 
 
 def locate_checkpoint(path: Path) -> CheckpointPlace:

@@ -26,9 +26,11 @@ import midcourse.engines.transformers
 import midcourse.environments
 import midcourse.methods
 from midcourse.engines.base import ENGINES
+from midcourse.engines.openai import OpenAIEngineConfig
 from midcourse.environments.base import ENVIRONMENTS
 from midcourse.errors import ConfigError
 from midcourse.evaluation.evaluate import EvaluationConfig
+from midcourse.interventions.roles import RolesConfig
 from midcourse.methods.base import METHODS
 from midcourse.recording.writer import RecordingConfig
 from midcourse.registry import Registry
@@ -51,6 +53,9 @@ PLAIN_SECTIONS: Mapping[str, type[BaseModel]] = {
     "evaluation": EvaluationConfig,
     "recording": RecordingConfig,
 }
+TEXT_ENGINES: Mapping[str, type[BaseModel]] = {"openai": OpenAIEngineConfig}
+"""Engines that give text alone: they can play roles and cannot be the policy's."""
+ROLES = ("validator", "corrector", "verifier")
 SECTIONS = ("environment", "policy", "engine", "rollout", "method", "training", "evaluation", "recording")
 
 # Names that other trainers use for the same thing. Not accepted: the error says the name that is.
@@ -67,8 +72,10 @@ FOREIGN_NAMES: Mapping[str, str] = {
     "clip_ratio_high": "clip_high",
     "loss_agg_mode": "aggregation",
     "loss_type": "aggregation",
-    "delta": "perplexity_limit",
-    "ppl_threshold": "perplexity_limit",
+    "perplexity_limit": "delta",
+    "ppl_delta": "delta",
+    "ppl_threshold": "delta",
+    "eps_cal": "epsilon_cal",
     "max_steps": "updates",
     "total_training_steps": "updates",
     "lr": "learning_rate",
@@ -97,6 +104,8 @@ class RunConfig(BaseModel):
     training: TrainingConfig
     evaluation: EvaluationConfig
     recording: RecordingConfig
+    role_engines: Mapping[str, OpenAIEngineConfig] = Field(default_factory=dict)
+    """Role -> server that plays it, for the roles whose source is "engine"."""
 
     def name_of(self, section: str) -> str:
         """Return the registered name behind "environment", "engine" or "method"."""
@@ -164,11 +173,38 @@ def build_config(values: Mapping[str, Any], origin: _Origin | None = None) -> Ru
             raise ConfigError(f"{origin.of(section)}: got {given!r}, expected a table of settings{hint}")
         own = {key: value for key, value in given.items() if section not in NAMED_SECTIONS or key != "name"}
         sections[section] = _validate(section_class, own, section, origin)
+    role_engines = _role_engines(values.get("role_engines", {}), sections["method"], origin)
     top = {key: values[key] for key in TOP_FIELDS if key in values}
     try:
-        return RunConfig(**_strict_top(top, origin), **sections)
+        return RunConfig(**_strict_top(top, origin), **sections, role_engines=role_engines)
     except ValidationError as error:
         raise _explain(error, top, "", origin) from error
+
+
+def _role_engines(given: Mapping[str, Any], method: BaseModel, origin: _Origin) -> Mapping[str, BaseModel]:
+    """Return role -> engine settings, exactly for the roles that the method leaves to an engine."""
+    asked = {
+        role
+        for name in type(method).model_fields
+        if isinstance(roles := getattr(method, name), RolesConfig)
+        for role in ROLES
+        if roles.source(role) == "engine"
+    }
+    found: dict[str, BaseModel] = {}
+    for role, table in given.items():
+        key = f"role_engines.{role}"
+        if role not in asked:
+            raise ConfigError(
+                f"{origin.of(key)}: not used, because the method's roles do not leave the {role} to an engine"
+            )
+        name = table.get("name", "openai")
+        if name not in TEXT_ENGINES:
+            raise ConfigError(f"{origin.of(key + '.name')} = {name!r}: expected one of {', '.join(TEXT_ENGINES)}")
+        own = {setting: value for setting, value in table.items() if setting != "name"}
+        found[role] = _validate(TEXT_ENGINES[name], own, key, origin)
+    if missing := sorted(asked - found.keys()):
+        raise ConfigError(f"the {missing[0]} is left to an engine: [role_engines.{missing[0]}] must say which")
+    return found
 
 
 @cache
@@ -224,10 +260,17 @@ def reference_markdown() -> str:
             lines += [f"## [{section}]", "", *_reference_section(PLAIN_SECTIONS[section], section)]
             continue
         registry, default = NAMED_SECTIONS[section]
-        for name in registry.names():
+        for name in _selectable(section):
             lines += [f'## [{section}] name = "{name}"' + (" (default)" if name == default else ""), ""]
             lines += _reference_section(registry[name], section)
+    for name, engine_class in TEXT_ENGINES.items():
+        lines += [f'## [role_engines.validator] (corrector, verifier) name = "{name}"', ""]
+        lines += ["Only for roles whose source is `engine`.", "", *_reference_section(engine_class, "role_engines.*")]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _selectable(section: str) -> list[str]:
+    return [name for name in NAMED_SECTIONS[section][0].names() if section != "engine" or name not in TEXT_ENGINES]
 
 
 def first_line(documented: type) -> str:
@@ -275,6 +318,11 @@ def _parse_value(key: str, text: str) -> Any:
 def _chosen(values: Mapping[str, Any], section: str, origin: _Origin) -> str:
     registry, default = NAMED_SECTIONS[section]
     name = values.get(section, {}).get("name", default)
+    if section == "engine" and name in TEXT_ENGINES:
+        raise ConfigError(
+            f"{origin.of('engine.name')}: {name!r} gives text alone, so it can play roles ([role_engines.validator]) "
+            "and not the policy"
+        )
     if not isinstance(name, str):
         raise ConfigError(
             f"{origin.of(section + '.name')}: got {name!r}, expected one of {', '.join(registry.names())}"
@@ -286,13 +334,18 @@ def _chosen(values: Mapping[str, Any], section: str, origin: _Origin) -> str:
     return name
 
 
+def _fields(section_class: type[BaseModel]) -> list[str]:
+    """Return the fields that a section writes; its `name` is written by whoever chose the class."""
+    return [name for name in section_class.model_fields if name != "name"]
+
+
 def _nested(section_class: type[BaseModel], name: str) -> type[BaseModel] | None:
     annotation = section_class.model_fields[name].annotation
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
 def _keys(section_class: type[BaseModel], prefix: str) -> Iterator[str]:
-    for name in section_class.model_fields:
+    for name in _fields(section_class):
         nested = _nested(section_class, name)
         if nested is None:
             yield prefix + name
@@ -305,6 +358,8 @@ def known_keys(classes: Mapping[str, type[BaseModel]]) -> list[str]:
     keys = [*TOP_FIELDS, *(f"{section}.name" for section in NAMED_SECTIONS)]
     for section, section_class in classes.items():
         keys += _keys(section_class, section + ".")
+    for role in ROLES:
+        keys += [f"role_engines.{role}.name", *_keys(OpenAIEngineConfig, f"role_engines.{role}.")]
     return keys
 
 
@@ -472,14 +527,20 @@ def _render(config: RunConfig, *, commented: bool) -> str:
         lines.append(f"[{section}]")
         if section in NAMED_SECTIONS:
             if commented:
-                lines.append("# " + " | ".join(NAMED_SECTIONS[section][0].names()))
+                lines.append("# " + " | ".join(_selectable(section)))
             lines.append(f"name = {toml_value(config.name_of(section))}")
         lines += _render_section(value, section, commented=commented)
+    for role, engine in config.role_engines.items():
+        lines += ["", f"[role_engines.{role}]", 'name = "openai"']
+        lines += _render_section(engine, f"role_engines.{role}", commented=commented)
+    if commented:
+        lines += ["", *_comment("A role that is left to an engine needs to know which, for example:")]
+        lines += ["# [role_engines.validator]", '# base_url = "http://127.0.0.1:8000/v1"', '# model = "NAME"']
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _render_section(value: BaseModel, path: str, *, commented: bool) -> list[str]:
-    fields = type(value).model_fields
+    fields = _fields(type(value))
     lines = _render_fields(value, [name for name in fields if _nested(type(value), name) is None], commented=commented)
     for name in fields:
         if _nested(type(value), name) is not None:
@@ -513,13 +574,13 @@ def _reference_table(section_class: type[BaseModel], prefix: str, only: Sequence
 
 
 def _reference_rows(section_class: type[BaseModel], prefix: str, only: Sequence[str]) -> Iterator[str]:
-    for name, spec in section_class.model_fields.items():
-        nested = _nested(section_class, name)
+    for name in _fields(section_class):
+        spec, nested = section_class.model_fields[name], _nested(section_class, name)
         if only and name not in only:
             continue
         if nested is not None:
             yield from _reference_rows(nested, f"{prefix}{name}.", ())
             continue
-        default = toml_value(spec.get_default(call_default_factory=True))
+        default = "required" if spec.is_required() else toml_value(spec.get_default(call_default_factory=True))
         meaning = " ".join(_meaning(section_class, name).split()).replace("|", "\\|")
         yield f"| `{prefix}{name}` | `{default}` | {meaning} |"

@@ -1,0 +1,133 @@
+"""Commands: what they print, and what a user's mistake looks like. Nothing here trains."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import midcourse
+from midcourse.cli import app, main
+from midcourse.commands.console import print_json
+from midcourse.commands.show import coloured, printable, trajectory_json
+from midcourse.config import default_config, load_config
+from midcourse.methods.base import METHODS
+from midcourse.types import TokenSource, Trajectory
+
+COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
+
+
+class Letters:
+    """A chat format that is only asked to decode: token 65 is "A"."""
+
+    def decode(self, token_ids):
+        return "".join(map(chr, token_ids))
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        main(list(arguments))
+    captured = capsys.readouterr()
+    return stopped.value.code or 0, captured.out, captured.err
+
+
+def trajectory(text: str) -> Trajectory:
+    token_ids = tuple(map(ord, "Q" + text))
+    num_tokens = len(text)
+    return Trajectory(
+        task_id="t",
+        token_ids=token_ids,
+        sources=(TokenSource.PROMPT, *[TokenSource.POLICY] * num_tokens),
+        behavior_logprobs=(None, *[-0.5] * num_tokens),
+        policy_versions=(None, *[0] * num_tokens),
+        weights=(1.0,) * (num_tokens + 1),
+        calibration_logprobs=(None,) * (num_tokens + 1),
+        reward=1.0,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_shows_an_example(command, capsys):
+    status, out, _ = run(capsys, command, "--help")
+    assert status == 0
+    assert f"midcourse {command}" in out
+
+
+def test_the_version_is_the_packages(capsys):
+    assert run(capsys, "version") == (0, midcourse.__version__ + "\n", "")
+    assert json.loads(run(capsys, "version", "--json")[1]) == {"version": midcourse.__version__}
+
+
+def test_list_names_every_method_with_a_description(capsys):
+    found = json.loads(run(capsys, "list", "--json")[1])
+    assert sorted(found["method"]) == METHODS.names()
+    assert all(line for names in found.values() for line in names.values())
+    shown = run(capsys, "list")[1]
+    assert all(name in shown for name in METHODS.names())
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_init_writes_a_file_that_loads_and_never_overwrites(method, capsys, tmp_path):
+    path = tmp_path / "run.toml"
+    assert run(capsys, "init", "--method", method, "--output", str(path))[0] == 0
+    assert load_config(path) == default_config(method)
+    path.write_text("seed = 3\n", encoding="utf-8")
+    status, _, err = run(capsys, "init", "--method", method, "--output", str(path))
+    assert (status, path.read_text(encoding="utf-8")) == (2, "seed = 3\n")
+    assert "exists" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train", "missing.toml"], "missing.toml: cannot be read"),
+        (["train", "{file}", "--set", "training.max_steps=3"], "did you mean training.updates?"),
+        (["train", "{file}", "--set", "method.name=grop"], "did you mean 'grpo'?"),
+        (["rollout", "{file}", "--set", "rollout.temperature=hot"], "expected a valid number"),
+        (["eval", "{folder}"], "is neither a run folder"),
+        (["report", "{folder}"], "is no run folder"),
+        (["compare", "{folder}"], "is no run folder"),
+        (["demo", "--method", "rtii"], "did you mean 'rti'?"),
+        (["init", "--method", "rtii"], "did you mean 'rti'?"),
+    ],
+)
+def test_a_mistake_is_an_error_line_and_what_to_do_next(arguments, expected, capsys, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("seed = 1\n", encoding="utf-8")
+    status, out, err = run(capsys, *(part.format(file=file, folder=tmp_path) for part in arguments))
+    assert (status, out) == (2, "")
+    assert expected in err
+    assert err.startswith("error: ")
+    assert "\nnext: " in err
+    assert "Traceback" not in err
+
+
+def test_the_module_runs_as_a_program_without_a_traceback():
+    done = subprocess.run(
+        [sys.executable, "-m", "midcourse.cli", "train", "missing.toml"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: missing.toml")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_models_words_are_shown_and_never_read_as_markup():
+    shown = coloured(trajectory("[red]x[/] \x1b[2J"), Letters())
+    assert shown.plain == "Q[red]x[/] \\x1b[2J"
+    assert [str(span.style) for span in shown.spans] == ["dim", "cyan"]
+
+
+def test_line_breaks_stay_and_other_control_characters_are_spelled_out():
+    assert printable("a\nb\tc\rd\x00") == "a\nb\tc\\rd\\x00"
+
+
+def test_a_trajectory_in_json_has_one_span_per_writer():
+    assert trajectory_json(trajectory("AB"), Letters())["spans"] == [
+        {"source": "prompt", "text": "Q"},
+        {"source": "policy", "text": "AB"},
+    ]
+
+
+def test_json_output_has_no_bare_infinity(capsys):
+    print_json({"delta": float("inf"), "nested": [float("nan")]})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {"delta": "inf", "nested": ["nan"]}
