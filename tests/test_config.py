@@ -164,7 +164,7 @@ def test_a_file_that_cannot_be_used_is_named(content, expected, tmp_path):
 
 def test_no_foreign_name_is_a_name_here():
     keys = known_keys(section_classes({"method": DEFAULT_METHOD}))
-    names = {key.rpartition(".")[2] for key in keys}
+    names = {key.rpartition(".")[2] for key in keys if not key.startswith("role_engines.")}
     assert not names & FOREIGN_NAMES.keys()
     assert set(FOREIGN_NAMES.values()) <= names
 
@@ -198,3 +198,9 @@ def test_role_engines_survive_the_resolved_file(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(resolved_toml(config), encoding="utf-8")
     assert load_config(path) == config
+
+
+def test_the_compact_chat_goes_with_the_nano_profile_alone():
+    with pytest.raises(ConfigError, match=r"environment\.profile = 'full'"):
+        load_config(None, ["environment.profile=full"])
+    assert load_config(None, ["environment.profile=full", "policy.chat=chatml", "policy.path=some/model"])

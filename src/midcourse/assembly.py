@@ -81,6 +81,25 @@ async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
             await opened.close()
 
 
+def token_decoder(config: PolicyConfig) -> Callable[[Sequence[int]], str]:
+    """Return how a policy's tokens become text, without loading its weights where that is possible.
+
+    Raises:
+        ConfigError: there is no tokenizer at `policy.path`.
+    """
+    if config.chat == "compact":
+        from midcourse.nano.package import load_nano
+
+        _, _, chat = load_nano()
+        return chat.decode
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(config.path).decode
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"policy.path {config.path!r} has no tokenizer: {error}") from error
+
+
 def locate_checkpoint(path: Path) -> CheckpointPlace:
     """Return the checkpoint at `path`, or the newest whole one of the run at `path`.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -173,7 +174,7 @@ def rollout(
 @app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
-    folder: Annotated[Path, typer.Option("--output", help="Folder for plots and the table.")] = Path("runs/comparison"),
+    folder: Annotated[Path, typer.Option("--output", help="Folder for report and plots.")] = Path("runs/comparison"),
     as_json: Json = False,
 ) -> None:
     """Put runs side by side: a table, and the plots of evaluation, rollouts and interventions.
@@ -183,13 +184,15 @@ def compare(
       midcourse compare runs/grpo-0 runs/rti-0 --output runs/comparison
     """
     from midcourse.evaluation.compare import compare_runs
+    from midcourse.evaluation.report import write_report
 
-    comparison = compare_runs(runs, folder)
+    comparison = compare_runs(runs)
+    path = write_report(runs, folder, decode=_decoder(runs[0]))
     if as_json:
         print_json(comparison.to_dict())
     else:
-        output.print(comparison.table(), markup=False)
-        output.print(f"plots: {folder}", markup=False)
+        print(comparison.table())
+        print(f"report with plots: {path}")
 
 
 @app.command()
@@ -202,11 +205,21 @@ def report(run: Annotated[Path, typer.Argument(help="Run folder.")], as_json: Js
     """
     from midcourse.evaluation.report import write_report
 
-    path = write_report(run)
+    path = write_report(run, decode=_decoder(run))
     if as_json:
         print_json({"report": str(path)})
     else:
-        output.print(f"report: {path}", markup=False)
+        print(f"report: {path}")
+
+
+def _decoder(run: Path) -> Callable[[Sequence[int]], str] | None:
+    """Return how a run's tokens are read; None where the settings are no longer readable."""
+    from midcourse.assembly import token_decoder
+
+    try:
+        return token_decoder(settings.load_config(run / "config.toml").policy)
+    except ConfigError:
+        return None
 
 
 @app.command()

@@ -173,12 +173,22 @@ def build_config(values: Mapping[str, Any], origin: _Origin | None = None) -> Ru
             raise ConfigError(f"{origin.of(section)}: got {given!r}, expected a table of settings{hint}")
         own = {key: value for key, value in given.items() if section not in NAMED_SECTIONS or key != "name"}
         sections[section] = _validate(section_class, own, section, origin)
+    _check_profile(sections["policy"], sections["environment"])
     role_engines = _role_engines(values.get("role_engines", {}), sections["method"], origin)
     top = {key: values[key] for key in TOP_FIELDS if key in values}
     try:
         return RunConfig(**_strict_top(top, origin), **sections, role_engines=role_engines)
     except ValidationError as error:
         raise _explain(error, top, "", origin) from error
+
+
+def _check_profile(policy: PolicyConfig, environment: BaseModel) -> None:
+    profile = environment.model_dump().get("profile", "nano")
+    if policy.chat == "compact" and profile != "nano":
+        raise ConfigError(
+            f'environment.profile = {profile!r}: policy.chat "compact" can express the nano profile alone; '
+            'set environment.profile = "nano", or another policy with policy.chat = "chatml"'
+        )
 
 
 def _role_engines(given: Mapping[str, Any], method: BaseModel, origin: _Origin) -> Mapping[str, BaseModel]:

@@ -23,7 +23,7 @@ class NavigationConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    profile: Literal["nano", "full"] = "full"
+    profile: Literal["nano", "full"] = "nano"
     """nano: a few words per turn for a tiny policy; full: sentences, real cities, six-decimal coordinates."""
     seed: int = 0
     """Which map, and which tasks on it."""
