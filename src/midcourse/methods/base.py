@@ -25,7 +25,7 @@ class RolloutTools:
 
 
 class Method(Protocol):
-    """One algorithm. The trainer calls these three and never asks for the name."""
+    """One algorithm. The trainer calls these and never asks for the name."""
 
     async def collect(self, task: Task, tools: RolloutTools, *, seed: int, update: int) -> Group:
         """Roll the task out. `seed` is the run's; draws are keyed by (seed, update, task, attempt, turn)."""
@@ -33,6 +33,10 @@ class Method(Protocol):
 
     def advantages(self, group: Group) -> Sequence[float | None]:
         """Return [G] one advantage a member; None keeps the member out of loss and denominators (it failed)."""
+        ...
+
+    def statistics(self, groups: Sequence[Group]) -> Mapping[str, float]:
+        """Return what only this method counts, over one update's groups; recorded under intervention/."""
         ...
 
     @property

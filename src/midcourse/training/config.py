@@ -44,8 +44,6 @@ class TrainingConfig(BaseModel):
     """Updates between checkpoints; the last update always has one."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints that stay on disk."""
-    evaluate_every: int = Field(default=0, ge=0)
-    """Updates between evaluations, with one before the first; 0 makes none."""
 
     @model_validator(mode="after")
     def _warmup_ends_in_time(self) -> Self:

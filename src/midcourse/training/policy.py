@@ -224,9 +224,7 @@ def token_logprobs(
     )
 
 
-def _check_rows(
-    rows: Sequence[Sequence[int]], wanted: Sequence[Sequence[bool]], temperatures: Sequence[float]
-) -> None:
+def _check_rows(rows: Sequence[Sequence[int]], wanted: Sequence[Sequence[bool]], temperatures: Sequence[float]) -> None:
     if not rows or not len(rows) == len(wanted) == len(temperatures):
         raise ValueError(
             f"rows, wanted and temperatures must be as many and at least one: got {len(rows)}, {len(wanted)}, "

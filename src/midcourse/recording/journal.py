@@ -1,0 +1,99 @@
+"""Finished waves of the updates since the last checkpoint, so that a killed run does not roll them out again.
+
+One file a wave, journal/update_U/wave_W.jsonl: a first line with what the wave was asked for and a checksum, then one
+group a line. A file appears under its name whole and synced, or not at all; one that is damaged all the same is
+treated as not there.
+"""
+
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from midcourse.errors import DataError
+from midcourse.recording.serialization import group_from_dict, group_to_dict
+from midcourse.types import Group
+
+_UPDATE_FOLDER = re.compile(r"update_(\d+)")
+
+
+class Journal:
+    """The waves of one run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, groups: Sequence[Group], *, update: int, wave: int, request: Any) -> None:
+        """Store a finished wave; it is on disk when this returns.
+
+        Args:
+            groups: in the order of the wave's tasks.
+            update: the update they are for.
+            wave: 0-based, within the update.
+            request: plain values that say what was asked for; `read` returns a wave for the same request only.
+        """
+        lines = [json.dumps(group_to_dict(group), allow_nan=False) for group in groups]
+        body = "".join(line + "\n" for line in lines).encode()
+        head = json.dumps({"request": request, "groups": len(lines), "crc32": zlib.crc32(body)}).encode() + b"\n"
+        path = self._path(update, wave)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            file.write(head + body)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        sync_folder(path.parent)
+
+    def read(self, *, update: int, wave: int, request: Any) -> list[Group] | None:
+        """Return the groups of a stored wave, or None if there is none that is whole.
+
+        Raises:
+            DataError: the stored wave was made for another request: the run's settings changed since.
+        """
+        path = self._path(update, wave)
+        if not path.exists():
+            return None
+        head_line, _, body = path.read_bytes().partition(b"\n")
+        try:
+            head = json.loads(head_line)
+        except ValueError:
+            return None
+        if not isinstance(head, dict) or head.get("crc32") != zlib.crc32(body):
+            return None
+        if head["request"] != json.loads(json.dumps(request)):
+            raise DataError(
+                f"{path} was rolled out for {head['request']}, now {request} is asked for: the run was started with "
+                "other settings; use them, or remove the journal folder"
+            )
+        return [group_from_dict(json.loads(line)) for line in body.splitlines()]
+
+    def drop_up_to(self, update: int) -> None:
+        """Remove the waves of `update` and of all before it: a checkpoint holds what came of them."""
+        if not self.folder.exists():
+            return
+        for path in self.folder.iterdir():
+            found = _UPDATE_FOLDER.fullmatch(path.name)
+            if found and int(found[1]) <= update:
+                shutil.rmtree(path)
+
+    def clear(self) -> None:
+        """Remove all waves."""
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+
+    def _path(self, update: int, wave: int) -> Path:
+        return self.folder / f"update_{update}" / f"wave_{wave}.jsonl"
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

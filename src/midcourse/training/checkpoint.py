@@ -1,0 +1,201 @@
+"""Checkpoints that are whole or not there: written beside their place, synced, renamed, checked when read.
+
+checkpoints/step_U/: model/ (as transformers' from_pretrained takes it), optimizer.safetensors (moments and generator
+states), state.json (scalars), manifest.json (SHA-256 of every file, written last).
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from midcourse.errors import CheckpointError
+from midcourse.recording.journal import sync_folder
+from midcourse.training.policy import Policy
+from midcourse.training.update import UpdateCounters, Updater
+
+_STEP = re.compile(r"step_(\d+)")
+_MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingState:
+    """Where a run stands. `data` describes the order of tasks: a resumed run must have the same."""
+
+    update: int  # updates done
+    data: Mapping[str, int]
+
+
+def save_checkpoint(folder: Path, *, policy: Policy, updater: Updater, state: TrainingState, keep: int) -> Path:
+    """Write folder/step_U, drop all but the newest `keep`, and return the path.
+
+    Raises:
+        CheckpointError: the disk is full or does not take the files. What was there before stays as it was.
+    """
+    path = folder / f"step_{state.update}"
+    partial = folder / f".step_{state.update}.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder)
+        partial.mkdir()
+        _write_parts(partial, policy, updater, state)
+        _write_synced(partial / _MANIFEST, {"files": _checksums(partial)})
+        for place in (partial / "model", partial):
+            sync_folder(place)
+        if path.exists():  # damaged, or the run would have gone on from it
+            path.rename(folder / f".{path.name}.replaced")
+        partial.rename(path)
+        sync_folder(folder)
+        _remove_leftovers(folder)
+        for old in _steps(folder)[keep:]:
+            shutil.rmtree(old)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(f"checkpoint {path} cannot be written: {error}; earlier ones are untouched") from error
+    return path
+
+
+def load_checkpoint(path: Path, *, policy: Policy, updater: Updater) -> TrainingState:
+    """Put the weights, moments and generator states of a checkpoint in place and return its state.
+
+    Raises:
+        CheckpointError: a file is missing, damaged, or belongs to another model; the message names it.
+    """
+    check_manifest(path)
+    try:
+        scalars = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        tensors = load_file(path / "optimizer.safetensors")
+        stored = type(policy.model).from_pretrained(path / "model", dtype=policy.model.dtype)
+        policy.model.load_state_dict(stored.state_dict())
+        _restore_moments(updater, tensors)
+        updater.counters = UpdateCounters(**scalars["counters"])
+        state = TrainingState(**scalars["state"])
+    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {path} does not fit this run: {error}") from error
+    torch.set_rng_state(tensors["generator/cpu"])
+    if policy.device.type == "cuda" and "generator/cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["generator/cuda"], policy.device)
+    return state
+
+
+def load_latest(folder: Path, *, policy: Policy, updater: Updater) -> TrainingState | None:
+    """Load the newest checkpoint that is whole, and return its state; None if the run has none yet.
+
+    A damaged one is named in a warning, and the one before it is taken.
+
+    Raises:
+        CheckpointError: there are checkpoints and none can be used, or the newest whole one is not of this model.
+    """
+    candidates = _steps(folder)
+    for path in candidates:
+        try:
+            check_manifest(path)
+        except CheckpointError as error:
+            warnings.warn(f"{error}; falling back to the checkpoint before it", stacklevel=2)
+            continue
+        return load_checkpoint(path, policy=policy, updater=updater)
+    if candidates:
+        raise CheckpointError(f"no checkpoint in {folder} is whole: {', '.join(path.name for path in candidates)}")
+    return None
+
+
+def check_manifest(path: Path) -> None:
+    """Raise CheckpointError, naming the file, unless every file of the checkpoint is as it was written."""
+    manifest = path / _MANIFEST
+    try:
+        expected = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"checkpoint file {manifest} cannot be read: {error}") from error
+    for name, checksum in expected.items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointError(f"checkpoint file {file} is missing")
+        if _checksum(file) != checksum:
+            raise CheckpointError(f"checkpoint file {file} is damaged: its SHA-256 is not the manifest's")
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Whether a run has left checkpoints here, whole or not."""
+    return bool(_steps(folder))
+
+
+def _write_parts(partial: Path, policy: Policy, updater: Updater, state: TrainingState) -> None:
+    policy.model.save_pretrained(partial / "model")
+    if policy.tokenizer is not None and policy.config.chat != "compact":
+        # The compact chat's tokens come with the package.
+        policy.tokenizer.save_pretrained(partial / "model")
+    save_file(_state_tensors(policy, updater), partial / "optimizer.safetensors")
+    scalars = {"state": asdict(state), "counters": asdict(updater.counters)}
+    _write_synced(partial / "state.json", scalars)
+
+
+def _state_tensors(policy: Policy, updater: Updater) -> dict[str, torch.Tensor]:
+    tensors = {"generator/cpu": torch.get_rng_state()}
+    if policy.device.type == "cuda":
+        tensors["generator/cuda"] = torch.cuda.get_rng_state(policy.device)
+    for name, parameter in policy.model.named_parameters():
+        for key, value in updater.optimizer.state.get(parameter, {}).items():
+            tensors[f"optimizer/{name}/{key}"] = value.detach().cpu().contiguous()
+    return tensors
+
+
+def _restore_moments(updater: Updater, tensors: Mapping[str, torch.Tensor]) -> None:
+    state: dict[torch.nn.Parameter, dict[str, torch.Tensor]] = {}
+    parameters = dict(updater.policy.model.named_parameters())
+    for name, value in tensors.items():
+        if not name.startswith("optimizer/"):
+            continue
+        parameter_name, key = name.removeprefix("optimizer/").rsplit("/", 1)
+        parameter = parameters[parameter_name]
+        # AdamW keeps its step counter on the CPU.
+        place = torch.device("cpu") if key == "step" else parameter.device
+        state.setdefault(parameter, {})[key] = value.to(place)
+    updater.optimizer.state.clear()
+    updater.optimizer.state.update(state)
+
+
+def _write_synced(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    _sync_file(path)
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """Return SHA-256 by relative path of every file below; each is on disk afterwards."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files:
+        _sync_file(path)
+    return {path.relative_to(folder).as_posix(): _checksum(path) for path in files}
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _steps(folder: Path) -> list[Path]:
+    """Return the checkpoints' paths, newest first."""
+    if not folder.exists():
+        return []
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _STEP.fullmatch(path.name))]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _remove_leftovers(folder: Path) -> None:
+    for pattern in (".step_*.partial", ".step_*.replaced"):
+        for path in folder.glob(pattern):
+            shutil.rmtree(path)
