@@ -4,6 +4,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from midcourse.environments.navigation.gazetteer import City, load_cities
 from midcourse.environments.navigation.places import Place, Point, Profile, distance_metres, parse_point
@@ -91,6 +92,12 @@ class Atlas:
             and matches_region(place, region)
         ]
         return [place for distance, _, place in sorted(near, key=lambda item: item[:2]) if distance <= radius_metres]
+
+    def route(self, coordinates: Sequence[str], *, mode: str) -> str:
+        """Return what the policy is told of a route: its stops and straight-line length."""
+        points = [parse_point(text, profile=self.profile) for text in coordinates]
+        metres = sum(distance_metres(a, b, profile=self.profile) for a, b in pairwise(points))
+        return f"Route found: {mode}, {len(points)} stops, about {metres / 1000:.0f} km."
 
     def point(self, place: Place) -> Point:
         """Return the exact point of a place of this atlas."""

@@ -35,7 +35,7 @@ def parse_point(text: str, *, profile: Profile) -> Point:
     match = PAIR.fullmatch(text)
     if match is None:
         raise ValueError(f'coordinates must be "longitude,latitude": got {text[:60]!r}')
-    longitude, latitude = (int(round(Decimal(part) * 1_000_000)) for part in match.groups())
+    longitude, latitude = (round(Decimal(part) * 1_000_000) for part in match.groups())
     low, high = ((0, 0), (99, 99)) if profile == "nano" else ((-180, -90), (180, 90))
     inside = low[0] <= longitude / 1e6 <= high[0] and low[1] <= latitude / 1e6 <= high[1]
     if not inside:

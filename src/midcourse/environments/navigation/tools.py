@@ -1,4 +1,4 @@
-"""The three map tools: what the policy is told, what is checked, what is answered. Nothing here raises on a bad call."""
+"""The three map tools: what the policy is told, what is checked, what is answered. A bad call is answered too."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +88,10 @@ class Map(Protocol):
         """Return places within a circle, nearest first."""
         ...
 
+    def route(self, coordinates: Sequence[str], *, mode: str) -> str:
+        """Return what the policy is told of a route over "longitude,latitude" stops."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOutcome:
@@ -114,7 +118,7 @@ def run_call(call: ToolCall, *, world: Map, profile: Profile, visible: frozenset
     try:
         arguments = checked_arguments(call)
         if call.name == "direction":
-            return direction(arguments, profile=profile, visible=visible)
+            return direction(arguments, world=world, profile=profile, visible=visible)
         return search(call.name, arguments, world=world, profile=profile)
     except ValueError as error:
         text = "error" if profile == "nano" else f"Error: {error}"
@@ -181,7 +185,7 @@ def checked_radius(radius: Any) -> float:
     return float(radius)
 
 
-def direction(arguments: Mapping[str, Any], *, profile: Profile, visible: frozenset[Point]) -> CallOutcome:
+def direction(arguments: Mapping[str, Any], *, world: Map, profile: Profile, visible: frozenset[Point]) -> CallOutcome:
     """Run direction: valid only over points that earlier turns returned.
 
     Raises:
@@ -199,7 +203,7 @@ def direction(arguments: Mapping[str, Any], *, profile: Profile, visible: frozen
             "every location of direction must come from a tool answer of an earlier turn; "
             f"search first: {'; '.join(text[:40] for text in unseen)}"
         )
-    text = "done" if profile == "nano" else f"Route found: {mode}, {len(route)} stops."
+    text = "done" if profile == "nano" else world.route(texts, mode=mode)
     return CallOutcome(result=ToolResult(name="direction", content=text), route=tuple(route))
 
 
