@@ -163,12 +163,10 @@ def draw_tasks(num_tasks: int, tasks_per_update: int, *, seed: int) -> Iterator[
         while len(pending) < tasks_per_update:
             fresh = list(range(num_tasks))
             random.Random(f"tasks:{seed}:{epoch}").shuffle(fresh)
-            others = [index for index in fresh if index not in pending]
-            room = tasks_per_update - len(pending)
-            later = set(pending)
-            first = others[:room]
-            rest = [index for index in fresh if index in later or index not in first]
-            pending = pending + first + rest
+            held = set(pending)
+            first = [index for index in fresh if index not in held][: tasks_per_update - len(pending)]
+            taken = set(first)
+            pending += first + [index for index in fresh if index not in taken]
             epoch += 1
         yield pending[:tasks_per_update]
         pending = pending[tasks_per_update:]
