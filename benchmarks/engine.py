@@ -2,7 +2,8 @@
 
     python benchmarks/engine.py
 
-single_turn: 64 random prompts, one completion each. episodes: 4 turns from a 300-token prompt; each turn adds a
+single_turn: 64 different prompts of 64 tokens, one completion of 48 tokens each. groups: the same with 8 prompts of 8
+completions each, as a group's rollouts start; the engine computes each prompt once. episodes: 4 turns from a 300-token prompt; each turn adds a
 completion and a tool answer, and generate() gets the whole history again. Ratios are generate's seconds over the
 engine's for the same number of tokens: above 1 the engine is faster. Each ratio is the median over rounds.
 max_logprob_difference: sampled log-probabilities against one full forward of the model.
@@ -72,8 +73,10 @@ def _sample(engine: TransformersEngine, prompts: list[list[int]], new_tokens: in
     return asyncio.run(ask())
 
 
-def _seconds_single(model, engine, *, batch: int, new_tokens: int, seed: int) -> tuple[float, float]:
-    prompts = _prompts(batch, 64, seed)
+def _seconds_single(
+    model, engine, *, batch: int, new_tokens: int, seed: int, group_size: int = 1
+) -> tuple[float, float]:
+    prompts = [prompt for prompt in _prompts(batch // group_size, 64, seed) for _ in range(group_size)]
     started = time.perf_counter()
     _generate(model, prompts, new_tokens)
     middle = time.perf_counter()
@@ -120,10 +123,12 @@ def main() -> None:
     model = _model(options.hidden_size)
     engine = TransformersEngine(model, config=TransformersEngineConfig())
     _seconds_single(model, engine, batch=64, new_tokens=2, seed=7)  # warm both sides up
-    single, episodes = [], []
+    single, groups, episodes = [], [], []
     for seed in range(options.rounds):
         engine.drop_cache()
         single.append(_seconds_single(model, engine, batch=64, new_tokens=48, seed=100 * seed))
+        engine.drop_cache()
+        groups.append(_seconds_single(model, engine, batch=64, new_tokens=48, seed=100 * seed + 50, group_size=8))
         engine.drop_cache()
         episodes.append(
             _seconds_episodes(
@@ -141,6 +146,7 @@ def main() -> None:
         "rounds": options.rounds,
         "single_turn_ratio": round(median(theirs / ours for theirs, ours in single), 2),
         "single_turn_tokens_per_second": round(64 * 48 / median(ours for _, ours in single)),
+        "groups_ratio": round(median(theirs / ours for theirs, ours in groups), 2),
         "episodes_ratio": round(median(theirs / ours for theirs, ours in episodes), 2),
         "episodes_tokens_per_second": round(
             options.episode_batch * 4 * options.episode_tokens / median(ours for _, ours in episodes)

@@ -118,9 +118,9 @@ def test_retry_after_is_waited_for():
 
 
 def test_retries_end_and_the_error_holds_status_and_body():
-    with Server([(503, "the model is loading", {}, 0)]) as server:
-        with pytest.raises(EngineError, match="status 503: the model is loading"):
-            ask(server.url, max_retries=2)
+    loading = (503, "the model is loading", {}, 0)
+    with Server([loading]) as server, pytest.raises(EngineError, match="status 503: the model is loading"):
+        ask(server.url, max_retries=2)
     assert len(server.requests) == 3
 
 
@@ -138,9 +138,9 @@ def test_a_server_that_is_down_is_an_engine_error():
 
 
 def test_a_slow_server_is_a_timeout():
-    with Server([(200, reply("late"), {}, 0.5)]) as server:
-        with pytest.raises(EngineTimeoutError, match="no answer in 0.1 s, 2 attempts"):
-            ask(server.url, timeout_seconds=0.1, max_retries=1)
+    late = (200, reply("late"), {}, 0.5)
+    with Server([late]) as server, pytest.raises(EngineTimeoutError, match=r"no answer in 0\.1 s, 2 attempts"):
+        ask(server.url, timeout_seconds=0.1, max_retries=1)
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_a_request_that_cannot_be_run_says_why(make_engine, prompt, sampling, me
 
 def test_a_prompt_over_the_context_names_the_numbers(make_engine):
     engine = make_engine(context_length=16)
-    with pytest.raises(PromptTooLongError, match="10 tokens .* 7 = 17: over the context of 16"):
+    with pytest.raises(PromptTooLongError, match=r"10 tokens .* 7 = 17: over the context of 16"):
         sample_all(engine, [([1] * 10, SamplingParams(max_tokens=7))])
     assert len(sample_all(engine, [([1] * 10, SamplingParams(max_tokens=6))])[0].token_ids) == 6
     with pytest.raises(EngineError, match="continuation must have at least one"):
