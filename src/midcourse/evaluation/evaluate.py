@@ -7,21 +7,23 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from midcourse.engines.base import Engine
 from midcourse.environments.base import Environment, Task
 from midcourse.evaluation.estimators import Estimate, estimate_pass
-from midcourse.methods.base import RolloutTools
 from midcourse.rollout.chat import ChatFormat
 from midcourse.rollout.limits import RolloutConfig
 from midcourse.types import StopReason, TokenSource, Trajectory
 
+if TYPE_CHECKING:
+    from midcourse.methods.base import RolloutTools
+
 
 class EvaluationConfig(BaseModel):
-    """When and on what the policy is scored."""
+    """On what the policy is scored; how often is `training.evaluate_every`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -29,14 +31,10 @@ class EvaluationConfig(BaseModel):
     """Rollouts a task. pass@k and pass^k are given for every k up to it. RTI evaluates with 4."""
     temperature: float | None = Field(default=None, gt=0)
     """Sampling temperature; none takes the training rollouts' own."""
-    splits: tuple[str, ...] = ("eval",)
+    splits: tuple[str, ...] = ("test",)
     """Splits of the environment to score."""
     max_tasks: int | None = Field(default=None, ge=1)
     """Most tasks a split, the first ones; none takes all."""
-    every: int = Field(default=10, ge=0)
-    """Updates between evaluations; 0 evaluates only at the end (and at the start where `at_start` is set)."""
-    at_start: bool = True
-    """Evaluate before the first update too."""
     rollouts_per_wave: int = Field(default=64, ge=1)
     """Rollouts in flight together."""
     bootstrap_resamples: int = Field(default=1000, ge=1)
@@ -63,7 +61,7 @@ class ScoreSheet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationResult:
-    """Scores by split and by tag (tasks of all splits that carry the tag)."""
+    """Scores by split, and by split and tag under names such as "test/hard"."""
 
     attempts: int
     temperature: float
@@ -104,6 +102,9 @@ async def evaluate_policy(
         rollouts_per_wave: rollouts in flight together, >= 1.
         bootstrap_resamples: draws of the intervals.
     """
+    # Loaded here, since the settings above are read before any method is.
+    from midcourse.methods.base import RolloutTools
+
     if temperature is not None:
         rollout = rollout.model_copy(update={"temperature": temperature})
     tools = RolloutTools(engine=engine, chat=chat, environment=environment, rollout=rollout)
@@ -126,7 +127,7 @@ async def evaluate_policy(
     )
 
 
-async def _attempt(task: Task, attempt: int, tools: RolloutTools, *, seed: int) -> Trajectory:
+async def _attempt(task: Task, attempt: int, tools: "RolloutTools", *, seed: int) -> Trajectory:
     from midcourse.rollout.episode import RolloutKey, run_episode
 
     return await run_episode(task, tools, key=RolloutKey(seed=seed, update=0, task_id=task.task_id, attempt=attempt))
@@ -153,13 +154,16 @@ def summarize(
         return _score_sheet(chosen, attempts=attempts, seed=seed, bootstrap_resamples=bootstrap_resamples)
 
     splits = dict.fromkeys(task.split for task, _ in done)
-    tags = dict.fromkeys(tag for task, _ in done for tag in task.tags)
+    tags = sorted({(task.split, tag) for task, _ in done for tag in task.tags})
     return EvaluationResult(
         attempts=attempts,
         temperature=temperature,
         seconds=seconds,
         splits={split: sheet([pair for pair in done if pair[0].split == split]) for split in splits},
-        tags={tag: sheet([pair for pair in done if tag in pair[0].tags]) for tag in sorted(tags)},
+        tags={
+            f"{split}/{tag}": sheet([pair for pair in done if pair[0].split == split and tag in pair[0].tags])
+            for split, tag in tags
+        },
     )
 
 

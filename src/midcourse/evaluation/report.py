@@ -1,0 +1,230 @@
+"""report.md of one or several runs: what the interventions did, in sentences, figures and examples from the record."""
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from midcourse.errors import DataError
+from midcourse.evaluation.compare import Comparison, RunSummary, compare_runs, markdown_table, percent
+from midcourse.evaluation.plots import (
+    OUTCOME_GROUPS,
+    plot_metric,
+    plot_outcomes,
+    plot_progress,
+    plot_tags,
+    plot_turns,
+)
+from midcourse.recording.metrics import rollouts
+from midcourse.recording.reader import RunReader
+from midcourse.types import Group, InterventionOutcome, Turn
+
+Decode = Callable[[Sequence[int]], str]
+MAX_EXAMPLES = 3
+NOT_FLAGGED = ("valid", "validator_unreadable")
+PERPLEXITY_KEYS = ("intervention/perplexity/mean", "intervention/perplexity_mean", "intervention/perplexity_accepted")
+
+
+def write_report(
+    folders: Path | str | Sequence[Path | str], output: Path | str | None = None, *, decode: Decode | None = None
+) -> Path:
+    """Write report.md, its plots as PNG and comparison.json, and return the path of report.md.
+
+    Args:
+        folders: one run folder or several; unfinished ones too, with or without interventions.
+        output: where to write; None is the run's own folder, for a single run.
+        decode: tokens to text, for the examples' drafts; without it drafts are shown as token ids.
+
+    Raises:
+        DataError: a folder is no run, `output` is missing with several runs, or it cannot be written.
+    """
+    chosen = [folders] if isinstance(folders, str | Path) else list(folders)
+    if output is None and len(chosen) != 1:
+        raise DataError(f"a report on {len(chosen)} runs needs a folder to be written to")
+    folder = Path(chosen[0] if output is None else output)
+    comparison = compare_runs(chosen)
+    readers = {run.folder: RunReader(run.folder) for run in comparison.runs}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        plots = draw_plots(comparison, {name: reader.metrics() for name, reader in readers.items()}, folder)
+        (folder / "comparison.json").write_text(comparison.to_json() + "\n", encoding="utf-8")
+        text = _report_text(comparison, plots, _examples(list(readers.values()), decode))
+        (folder / "report.md").write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{folder} cannot be written: {error.strerror or error}") from error
+    return folder / "report.md"
+
+
+def draw_plots(
+    comparison: Comparison, lines: Mapping[str, Sequence[Mapping[str, float]]], folder: Path
+) -> list[tuple[str, Path]]:
+    """Draw every figure that the runs have numbers for; return (caption, path) each.
+
+    Args:
+        comparison: of the runs.
+        lines: metrics lines by run folder.
+        folder: where the PNG files go.
+    """
+    found = [
+        (
+            "Evaluation (solid) and share of training groups with a success, as the policy wrote them (dotted) and "
+            "after interventions (dashed); training is a mean over 5 updates.",
+            plot_progress(comparison, lines, folder / "progress.png"),
+        ),
+        (
+            "Evaluation pass@1 by difficulty and split.",
+            plot_tags(comparison, _difficulty_names(comparison), folder / "difficulty.png"),
+        ),
+        (
+            "Perplexity of accepted corrections under the rollout prompt (temperature 1).",
+            plot_metric(
+                comparison,
+                lines,
+                PERPLEXITY_KEYS,
+                folder / "perplexity.png",
+                title="Perplexity of intervened steps",
+                y_label="perplexity (1 = certain)",
+            ),
+        ),
+    ]
+    for index, run in enumerate(comparison.runs):
+        title = run.label if run.seed is None else f"{run.label}, seed {run.seed}"
+        found.append(
+            (f"Turns per rollout, {title}.", plot_turns(lines[run.folder], title, folder / f"turns_{index}.png"))
+        )
+        found.append(
+            (
+                f"What became of flagged steps, {title}.",
+                plot_outcomes(lines[run.folder], title, folder / f"outcomes_{index}.png"),
+            )
+        )
+    return [(caption, path) for caption, path in found if path is not None]
+
+
+def _difficulty_names(comparison: Comparison) -> list[str]:
+    points = [point for run in comparison.runs for point in run.curve]
+    tags = dict.fromkeys(name for point in points for name in point.tags if name.endswith(("/easy", "/hard")))
+    splits = dict.fromkeys(name for point in points for name in point.splits)
+    first = next(iter(splits), "")
+    # The first split's difficulties, then the other splits whole: more than four lines a run cannot be told apart.
+    return ([tag for tag in tags if tag.startswith(f"{first}/")] + [name for name in splits if name != first])[:4]
+
+
+def _report_text(comparison: Comparison, plots: Sequence[tuple[str, Path]], examples: Sequence[str]) -> str:
+    titles = ", ".join(comparison.by_label())
+    parts = [f"# {escape_text(titles)}", comparison.table(), "## What the interventions did"]
+    parts += [intervention_sentences(run) for run in comparison.runs]
+    if len(comparison.runs) > 1:
+        parts += ["## At equal cost", *_equal_cost_tables(comparison)]
+    parts += ["## Figures"] if plots else []
+    parts += [f"![{escape_text(caption)}]({path.name})\n\n{escape_text(caption)}" for caption, path in plots]
+    parts += ["## Example interventions", *examples] if examples else []
+    return "\n\n".join(parts) + "\n"
+
+
+def intervention_sentences(run: RunSummary) -> str:
+    """Return what the interventions of a run did, in plain sentences with the record's numbers."""
+    name = escape_text(run.label if run.seed is None else f"{run.label}, seed {run.seed}")
+    failed = ", ".join(f"{count:,.0f} {kind}" for kind, count in run.errors.items() if count)
+    said = [
+        f"**{name}**: {run.num_updates} updates, {run.num_rollouts:,.0f} rollouts"
+        + (f", of which could not be scored: {escape_text(failed)}." if failed else ".")
+    ]
+    total = sum(run.outcomes.values())
+    if not total:
+        return " ".join([*said, "No step was intervened on."])
+    flagged = total - sum(run.outcomes.get(name, 0.0) for name in NOT_FLAGGED)
+    said.append(f"Roles reviewed {total:,.0f} steps and flagged {flagged:,.0f} ({percent(flagged / total)}).")
+    if flagged:
+        shares = [
+            (title, sum(run.outcomes.get(outcome, 0.0) for outcome in outcomes)) for title, outcomes in OUTCOME_GROUPS
+        ]
+        listed = ", ".join(f"{title} {count:,.0f} ({percent(count / flagged)})" for title, count in shares if count)
+        said.append(f"Of the flagged: {listed}.")
+    unreadable = run.outcomes.get("validator_unreadable", 0.0)
+    if unreadable:
+        said.append(f"In {unreadable:,.0f} steps the validator's answer could not be read; the draft was kept.")
+    said.append(f"{run.num_rescued:,.0f} groups that had failed as a whole were rescued by an intervened rollout.")
+    policy = run.tokens_by_role.get("policy", 0.0)
+    roles = sum(run.tokens_by_role.values()) - policy
+    if policy:
+        said.append(f"The roles wrote {roles:,.0f} tokens, {roles / policy:.2f} for each token of the policy.")
+    return " ".join(said)
+
+
+def _equal_cost_tables(comparison: Comparison) -> list[str]:
+    tables = []
+    for unit, found in comparison.at_equal.items():
+        if not found["scores"]:
+            continue
+        rows = []
+        for label, splits in found["scores"].items():
+            for split, scores in splits.items():
+                last = max((name for name in scores if name.startswith("pass@")), key=lambda name: int(name[5:]))
+                cells = [f"{name}: {_seed_text(scores[name])}" for name in dict.fromkeys(("pass@1", last))]
+                rows.append([label, split, "; ".join(cells)])
+        heading = f"At {found['budget']:,.0f} {unit} (mean, and least to greatest over seeds):"
+        tables.append(f"{heading}\n\n{markdown_table(('method', 'split', 'scores'), rows)}")
+    return tables
+
+
+def _seed_text(interval: Sequence[float]) -> str:
+    mean, least, greatest = interval
+    return percent(mean) if least == greatest else f"{percent(mean)} ({percent(least)} to {percent(greatest)})"
+
+
+def _examples(readers: Sequence[RunReader], decode: Decode | None) -> list[str]:
+    """Return up to MAX_EXAMPLES accepted interventions as Markdown, the latest updates first, one a task."""
+    examples: list[str] = []
+    seen: set[str] = set()
+    for reader in readers:
+        for update in reversed(reader.trajectory_updates()):
+            for group in reader.trajectories(update):
+                if len(examples) == MAX_EXAMPLES:
+                    return examples
+                turn = None if group.task_id in seen else _first_accepted(group)
+                if turn is not None:
+                    seen.add(group.task_id)
+                    examples.append(_example_text(group.task_id, update, turn, decode))
+    return examples
+
+
+def _first_accepted(group: Group) -> Turn | None:
+    for trajectory in rollouts(group):
+        for turn in trajectory.turns:
+            if turn.intervention is not None and turn.intervention.outcome is InterventionOutcome.ACCEPTED:
+                return turn
+    return None
+
+
+def _example_text(task_id: str, update: int, turn: Turn, decode: Decode | None) -> str:
+    record: Any = turn.intervention
+
+    def text(token_ids: Sequence[int]) -> str:
+        return "token ids " + " ".join(map(str, token_ids)) if decode is None else decode(token_ids)
+
+    perplexity = "-" if record.perplexity is None else f"{record.perplexity:.2f}"
+    return "\n".join(
+        [
+            f"Update {update}, task {escape_text(task_id)}, perplexity {perplexity}, "
+            f"error types: {escape_text(', '.join(record.error_types) or 'none named')}.",
+            "",
+            f"<pre>draft      {escape_text(text(record.draft_ids))}",
+            f"corrected  {escape_text(_message_text(turn) if decode is None else text(record.corrected_ids))}",
+            f"diagnosis  {escape_text(record.diagnosis)}</pre>",
+        ]
+    )
+
+
+def _message_text(turn: Turn) -> str:
+    calls = [
+        f"{call.name}({', '.join(f'{k}={v!r}' for k, v in call.arguments.items())})" for call in turn.message.tool_calls
+    ]
+    return " ".join(part for part in (turn.message.reasoning, turn.message.content, *calls) if part)
+
+
+def escape_text(text: str) -> str:
+    """Return a model's words as they can stand in Markdown and HTML: no markup, no control characters."""
+    visible = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    escaped = html.escape(visible)
+    return "".join(f"&#{ord(char)};" if char in "`*_[]|\\" else char for char in escaped)
