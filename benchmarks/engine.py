@@ -3,9 +3,10 @@
     python benchmarks/engine.py
 
 single_turn: 64 different prompts of 64 tokens, one completion of 48 tokens each. groups: the same with 8 prompts of 8
-completions each, as a group's rollouts start; the engine computes each prompt once. episodes: 4 turns from a 300-token prompt; each turn adds a
-completion and a tool answer, and generate() gets the whole history again. Ratios are generate's seconds over the
-engine's for the same number of tokens: above 1 the engine is faster. Each ratio is the median over rounds.
+completions each, as a group's rollouts start; the engine computes each prompt once. episodes: 4 turns from a 300-token
+prompt; each turn adds a completion and a tool answer, and generate() gets the whole history again. Ratios are
+generate's seconds over the engine's for the same number of tokens: above 1 the engine is faster. Each ratio is the
+median over rounds.
 max_logprob_difference: sampled log-probabilities against one full forward of the model.
 """
 
