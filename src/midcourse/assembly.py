@@ -5,12 +5,13 @@ Torch is imported where the policy is loaded, so that a wrong setting is told be
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from midcourse.config import RunConfig
+from midcourse.config import RunConfig, resolved_toml
 from midcourse.engines.base import TextEngine
 from midcourse.environments.base import Task
 from midcourse.errors import ConfigError, DataError
@@ -126,33 +127,81 @@ def locate_checkpoint(path: Path) -> CheckpointPlace:
     return CheckpointPlace(run=path, step=newest)
 
 
-async def evaluate_checkpoint(config: RunConfig, model: Path, *, advance: Advance) -> EvaluationResult:
-    """Return the scores of the weights in `model` on the splits that the settings name.
+async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dict[str, Any]:
+    """Train as the settings say, write the run folder, and return where it is and the last scores.
 
     Args:
-        config: settings of the run that the weights come from.
-        model: folder of weights.
-        advance: told how many rollouts are done.
+        config: settings; `output_folder` is where the run is written.
+        resume: go on with the run that is there.
+        advance: told how many updates are done.
+
+    Raises:
+        ConfigError: a folder that holds a run while `resume` is off, or settings that do not fit the tasks.
+        CheckpointError: a checkpoint cannot be written or read.
     """
+    from midcourse.recording.writer import RunWriter
+    from midcourse.training.trainer import TrainingParts, train_async
+
+    folder = config.output_folder
+    scores: dict[str, Any] = {}
+    async with assembled(config) as parts:
+        with RunWriter(folder, config.recording, resolved_config=resolved_toml(config), resume=resume) as writer:
+
+            async def evaluate(update: int) -> Mapping[str, Any]:
+                advance(update, "evaluating")
+                result = (await evaluate_parts(parts)).to_dict()
+                scores.update(result)
+                return result
+
+            await train_async(
+                TrainingParts(
+                    policy=parts.policy,
+                    tools=parts.tools,
+                    method=parts.method,
+                    recorder=writer,
+                    tasks=parts.tools.environment.tasks("train"),
+                    evaluate=evaluate,
+                    progress=lambda update, metrics: advance(update, ""),
+                ),
+                config.training,
+                seed=config.seed,
+                folder=folder,
+                resume=resume,
+                evaluate_every=config.evaluation.every,
+                evaluate_at_start=config.evaluation.at_start,
+            )
+    return {"output": str(folder), "updates": config.training.updates, "evaluation": scores or None}
+
+
+async def evaluate_parts(parts: Parts) -> EvaluationResult:
+    """Return the scores of the weights in place, on the splits that the settings name.
+
+    Raises:
+        ConfigError: the splits hold no task.
+    """
+    tools, chosen = parts.tools, parts.config.evaluation
+    tasks = [task for split in chosen.splits for task in tools.environment.tasks(split)[: chosen.max_tasks]]
+    if not tasks:
+        raise ConfigError(f"evaluation.splits {list(chosen.splits)} hold no task")
+    return await evaluate_policy(
+        tools.environment,
+        tools.engine,
+        tools.chat,
+        tools.rollout,
+        tasks,
+        attempts=chosen.attempts,
+        seed=parts.config.seed,
+        temperature=chosen.temperature,
+        rollouts_per_wave=chosen.rollouts_per_wave,
+        bootstrap_resamples=chosen.bootstrap_resamples,
+    )
+
+
+async def evaluate_checkpoint(config: RunConfig, model: Path) -> EvaluationResult:
+    """Return the scores of the weights in folder `model`, with the settings of the run that they come from."""
     policy: PolicyConfig = config.policy.model_copy(update={"path": str(model)})
-    chosen = config.evaluation
     async with assembled(config.model_copy(update={"policy": policy})) as parts:
-        tools = parts.tools
-        tasks = [task for split in chosen.splits for task in tools.environment.tasks(split)[: chosen.max_tasks]]
-        if not tasks:
-            raise ConfigError(f"evaluation.splits {list(chosen.splits)} hold no task")
-        return await evaluate_policy(
-            tools.environment,
-            tools.engine,
-            tools.chat,
-            tools.rollout,
-            tasks,
-            attempts=chosen.attempts,
-            seed=config.seed,
-            temperature=chosen.temperature,
-            rollouts_per_wave=chosen.rollouts_per_wave,
-            bootstrap_resamples=chosen.bootstrap_resamples,
-        )
+        return await evaluate_parts(parts)
 
 
 async def collect_groups(

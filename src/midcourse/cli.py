@@ -113,8 +113,9 @@ def evaluate(
 
     checkpoint = locate_checkpoint(run_or_checkpoint)
     chosen = settings.load_config(checkpoint.run / "config.toml", overrides or [])
-    with progress_bar("rollouts", 1) as advance:
-        result = asyncio.run(evaluate_checkpoint(chosen, checkpoint.model, advance=advance))
+    with progress_bar("evaluation", 1) as advance:
+        result = asyncio.run(evaluate_checkpoint(chosen, checkpoint.model))
+        advance(1, "")
     if as_json:
         print_json({"checkpoint": str(checkpoint.step), **result.to_dict()})
         return
