@@ -1,9 +1,14 @@
+import asyncio
 import json
 
 import pytest
 
-from midcourse.evaluation.evaluate import evaluation_seed, summarize
-from midcourse.types import FailureKind, StopReason
+from midcourse.engines.scripted import ScriptedEngine
+from midcourse.environments.base import Observation
+from midcourse.errors import EngineError
+from midcourse.evaluation.evaluate import evaluate_policy, evaluation_seed, summarize
+from midcourse.rollout.limits import RolloutConfig
+from midcourse.types import AssistantTurn, FailureKind, StopReason
 from tests.evaluation.synthetic_run import make_task, make_trajectory
 
 
@@ -57,3 +62,70 @@ def test_evaluation_draws_are_those_of_no_training_seed_nearby():
     seeds = [evaluation_seed(seed) for seed in range(100)]
     assert len(set(seeds)) == 100
     assert all(100 <= seed < 2**63 for seed in seeds)
+
+
+class DigitChat:
+    """A prompt is the query's length; a turn is read as its token ids; 2 ends it."""
+
+    stop_ids = (2,)
+
+    def open(self, *, system_prompt, tools, query):
+        return [len(query)]
+
+    def parse(self, turn_ids):
+        return AssistantTurn(content=" ".join(map(str, turn_ids)))
+
+    def observe(self, results):
+        return [3]
+
+
+class SayNine:
+    """Reward 1 for a turn that holds token 9."""
+
+    name, system_prompt, tools, max_turns, role_guide = "say_nine", "", (), 1, None
+
+    def start(self, task, *, seed):
+        return SayNineEpisode()
+
+
+class SayNineEpisode:
+    said = ""
+
+    def act(self, turn):
+        self.said = turn.content
+        return Observation(done=True)
+
+    def score(self):
+        return float("9" in self.said)
+
+    def close(self):
+        pass
+
+
+def evaluate(engine, tasks, **changes):
+    return asyncio.run(
+        evaluate_policy(SayNine(), engine, DigitChat(), RolloutConfig(), tasks, **{"attempts": 2, "seed": 1, **changes})
+    )
+
+
+def test_a_policy_is_scored_by_its_plain_rollouts():
+    engine = ScriptedEngine([[9, 2], [8, 2], EngineError("down"), [8, 2]])
+    sheet = evaluate(engine, [make_task(0, "test"), make_task(1, "test")], rollouts_per_wave=1).splits["test"]
+    assert (sheet.pass_at["1"].value, sheet.pass_at["2"].value) == (0.25, 1.0)
+    assert dict(sheet.failures) == {"engine_error": 1}
+    assert sheet.tokens["policy"] == 6
+
+
+def test_the_temperature_of_evaluation_takes_the_place_of_the_rollouts_own():
+    engine = ScriptedEngine([[9, 2]] * 2)
+    assert evaluate(engine, [make_task(0, "test")], temperature=0.25).temperature == 0.25
+    assert {request.sampling.temperature for request in engine.requests} == {0.25}
+
+
+def test_two_evaluations_ask_for_the_same_draws():
+    engines = [ScriptedEngine([[9, 2]] * 2) for _ in range(2)]
+    for engine in engines:
+        evaluate(engine, [make_task(0, "test")])
+    first, second = ([request.sampling.seed for request in engine.requests] for engine in engines)
+    assert first == second
+    assert len(set(first)) == 2

@@ -11,7 +11,7 @@ from tests.evaluation.synthetic_run import write_run
 
 def test_a_report_of_several_runs_has_its_figures_beside_it(tmp_path):
     folders = [
-        write_run(tmp_path / f"{method}-{seed}", method=method, seed=seed, updates=4)
+        write_run(tmp_path / f"{method}-{seed}", method=method, seed=seed, updates=3)
         for method in ("rti", "grpo")
         for seed in (0, 1)
     ]

@@ -15,9 +15,10 @@ from midcourse.evaluation.estimators import seed_interval
 from midcourse.recording.reader import RunReader
 
 TOKENS_PREFIX = "rollout/tokens/"
-SECONDS_KEYS = ("time/update", "time/total", "time/step")
-"""Wall clock of one update, seconds: the first of these that a metrics line has."""
+SECONDS_KEYS = ("time/rollout", "time/update")
+"""Wall clock of one update, seconds, in parts that do not overlap; evaluations and checkpoints are not in it."""
 OUTCOME_PREFIX = "intervention/outcome/"
+COUNT_PREFIX = "intervention/num_"
 RUN_ONLY_SECTIONS = ("seed", "output", "recording")
 """Settings that do not make another method."""
 
@@ -64,6 +65,7 @@ class RunSummary:
     seconds: float
     curve: Sequence[CurvePoint]
     outcomes: Mapping[str, float]  # steps under intervention, by outcome
+    intervention_counts: Mapping[str, float]  # intervention/num_*, summed
     intervention_means: Mapping[str, float]  # every other intervention/* metric, mean over updates that have it
     num_rescued: float
     errors: Mapping[str, float]  # failed rollouts by kind
@@ -168,7 +170,7 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str,
 
 def update_seconds(line: Mapping[str, float]) -> float:
     """Return the wall clock of one update's metrics line, 0 where it has none."""
-    return next((line[key] for key in SECONDS_KEYS if key in line), 0.0)
+    return sum(line[key] for key in SECONDS_KEYS if key in line)
 
 
 def update_tokens(line: Mapping[str, float]) -> float:
@@ -190,10 +192,15 @@ def _summarize(reader: RunReader, label: str) -> RunSummary:
         seconds=sum(map(update_seconds, lines)),
         curve=[_curve_point(evaluation, lines) for evaluation in reader.evaluations()],
         outcomes=_sums(lines, OUTCOME_PREFIX),
+        intervention_counts={
+            key: sum(line.get(key, 0.0) for line in lines)
+            for key in sorted(intervention)
+            if key.startswith(COUNT_PREFIX)
+        },
         intervention_means={
             key: _mean([line[key] for line in lines if key in line])
             for key in sorted(intervention)
-            if not key.startswith(OUTCOME_PREFIX)
+            if not key.startswith((OUTCOME_PREFIX, COUNT_PREFIX))
         },
         num_rescued=sum(line.get("group/rescued", 0.0) for line in lines),
         errors={key: value for key, value in _sums(lines, "rollout/errors/").items() if key != "total"},

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,11 +15,9 @@ from midcourse.engines.base import Engine
 from midcourse.environments.base import Environment, Task
 from midcourse.evaluation.estimators import Estimate, estimate_pass
 from midcourse.rollout.chat import ChatFormat
+from midcourse.rollout.episode import RolloutKey, run_episode
 from midcourse.rollout.limits import RolloutConfig
 from midcourse.types import StopReason, TokenSource, Trajectory
-
-if TYPE_CHECKING:
-    from midcourse.methods.base import RolloutTools
 
 
 class EvaluationConfig(BaseModel):
@@ -102,20 +100,20 @@ async def evaluate_policy(
         rollouts_per_wave: rollouts in flight together, >= 1.
         bootstrap_resamples: draws of the intervals.
     """
-    # Loaded here, since the settings above are read before any method is.
-    from midcourse.methods.base import RolloutTools
-
     if temperature is not None:
         rollout = rollout.model_copy(update={"temperature": temperature})
-    tools = RolloutTools(engine=engine, chat=chat, environment=environment, rollout=rollout)
+    evaluation = evaluation_seed(seed)
+
+    async def attempt_task(task: Task, attempt: int) -> Trajectory:
+        key = RolloutKey(seed=evaluation, update=0, task_id=task.task_id, attempt=attempt)
+        return await run_episode(task, engine=engine, chat=chat, environment=environment, config=rollout, key=key)
+
     started = time.monotonic()
     pairs = [(task, attempt) for task in tasks for attempt in range(attempts)]
     done: list[tuple[Task, Trajectory]] = []
     for start in range(0, len(pairs), rollouts_per_wave):
         wave = pairs[start : start + rollouts_per_wave]
-        found = await asyncio.gather(
-            *(_attempt(task, attempt, tools, seed=evaluation_seed(seed)) for task, attempt in wave)
-        )
+        found = await asyncio.gather(*(attempt_task(task, attempt) for task, attempt in wave))
         done += [(task, trajectory) for (task, _), trajectory in zip(wave, found, strict=True)]
     return summarize(
         done,
@@ -125,12 +123,6 @@ async def evaluate_policy(
         seed=seed,
         bootstrap_resamples=bootstrap_resamples,
     )
-
-
-async def _attempt(task: Task, attempt: int, tools: "RolloutTools", *, seed: int) -> Trajectory:
-    from midcourse.rollout.episode import RolloutKey, run_episode
-
-    return await run_episode(task, tools, key=RolloutKey(seed=seed, update=0, task_id=task.task_id, attempt=attempt))
 
 
 def evaluation_seed(seed: int) -> int:

@@ -38,6 +38,8 @@ def _new_axes(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
     axes.set_xlabel(x_label, fontsize=12)
     axes.set_ylabel(y_label, fontsize=12)
     axes.tick_params(labelsize=11)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_axisbelow(True)
     axes.grid(alpha=0.25, linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
@@ -52,14 +54,24 @@ def _save(figure: Any, axes: Any, path: Path) -> Path:
 
 
 def _draw(
-    axes: Any, series: Sequence[Series], label: str, style: int, *, dashed: str = "-", marker: bool = True
+    axes: Any,
+    series: Sequence[Series],
+    label: str,
+    style: int,
+    *,
+    dashed: str = "-",
+    marker: bool = True,
+    sparse: bool = False,
 ) -> bool:
-    """Draw the mean of several seeds over the positions that all of them have, and the band between them."""
+    """Draw the mean of several seeds and the band between them.
+
+    Only positions that all seeds have are drawn, or with `sparse` all positions, over the seeds that have each.
+    """
     series = [one for one in series if one]
     if not series:
         return False
-    positions = sorted(set.intersection(*(set(one) for one in series)))
-    values = [[one[position] for one in series] for position in positions]
+    positions = sorted((set.union if sparse else set.intersection)(*(set(one) for one in series)))
+    values = [[one[position] for one in series if position in one] for position in positions]
     if not positions:
         return False
     colour = COLOURS[style % len(COLOURS)]
@@ -76,7 +88,7 @@ def _draw(
     )
     if len(series) > 1:
         axes.fill_between(
-            positions, [min(c) for c in values], [max(c) for c in values], color=colour, alpha=0.15, linewidth=0
+            positions, [min(c) for c in values], [max(c) for c in values], color=colour, alpha=0.1, linewidth=0
         )
     return True
 
@@ -162,7 +174,7 @@ def plot_metric(
         key = next((key for key in keys if any(key in line for run in runs for line in lines[run.folder])), None)
         if key is not None:
             series = [{line["update"]: line[key] for line in lines[run.folder] if key in line} for run in runs]
-            drawn |= _draw(axes, series, label, style)
+            drawn |= _draw(axes, series, label, style, sparse=True)
     return _save(figure, axes, path) if drawn else None
 
 

@@ -22,7 +22,8 @@ from midcourse.types import Group, InterventionOutcome, Turn
 Decode = Callable[[Sequence[int]], str]
 MAX_EXAMPLES = 3
 NOT_FLAGGED = ("valid", "validator_unreadable")
-PERPLEXITY_KEYS = ("intervention/perplexity/mean", "intervention/perplexity_mean", "intervention/perplexity_accepted")
+PERPLEXITY_KEYS = ("intervention/accepted_perplexity_mean", "intervention/perplexity_accepted")
+"""RTI's own number (accepted steps of successful rollouts, Fig. 5a), else that of all accepted steps."""
 
 
 def write_report(
@@ -116,6 +117,8 @@ def _report_text(comparison: Comparison, plots: Sequence[tuple[str, Path]], exam
     parts += [intervention_sentences(run) for run in comparison.runs]
     if len(comparison.runs) > 1:
         parts += ["## At equal cost", *_equal_cost_tables(comparison)]
+    if any(run.intervention_means for run in comparison.runs):
+        parts += ["## Intervention statistics", _statistics_table(comparison)]
     parts += ["## Figures"] if plots else []
     parts += [f"![{escape_text(caption)}]({path.name})\n\n{escape_text(caption)}" for caption, path in plots]
     parts += ["## Example interventions", *examples] if examples else []
@@ -133,7 +136,9 @@ def intervention_sentences(run: RunSummary) -> str:
     total = sum(run.outcomes.values())
     if not total:
         return " ".join([*said, "No step was intervened on."])
-    flagged = total - sum(run.outcomes.get(name, 0.0) for name in NOT_FLAGGED)
+    # A role that failed before the validator spoke flagged nothing; only the method's own count knows.
+    unflagged = sum(run.outcomes.get(name, 0.0) for name in NOT_FLAGGED)
+    flagged = run.intervention_counts.get("intervention/num_flagged", total - unflagged)
     said.append(f"Roles reviewed {total:,.0f} steps and flagged {flagged:,.0f} ({percent(flagged / total)}).")
     if flagged:
         shares = [
@@ -150,6 +155,18 @@ def intervention_sentences(run: RunSummary) -> str:
     if policy:
         said.append(f"The roles wrote {roles:,.0f} tokens, {roles / policy:.2f} for each token of the policy.")
     return " ".join(said)
+
+
+def _statistics_table(comparison: Comparison) -> str:
+    """Return every intervention number a run (RTI Table 6): totals of counts, means over updates of the rest."""
+    numbers = [{**run.intervention_counts, **run.intervention_means} for run in comparison.runs]
+    keys = sorted({key for found in numbers for key in found})
+    rows = [
+        [key.removeprefix("intervention/"), *(f"{found[key]:,.3g}" if key in found else "-" for found in numbers)]
+        for key in keys
+    ]
+    titles = [run.label if run.seed is None else f"{run.label}, seed {run.seed}" for run in comparison.runs]
+    return markdown_table(("total, or mean over updates", *titles), rows)
 
 
 def _equal_cost_tables(comparison: Comparison) -> list[str]:
