@@ -1,7 +1,1 @@
-"""Algorithms, one file each. Every file of this folder is imported, so that its decorator names the method."""
-
-import pkgutil
-from importlib import import_module
-
-for _module in pkgutil.iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+"""Algorithms, one file each; the settings loader imports every file, so that its decorator names the method."""

@@ -1,0 +1,70 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from midcourse.interventions.reading import CorrectorReply, ValidatorReply, VerifierReply, read_reply
+
+REPLY = '{"is_valid": false, "error_types": ["wrong_region"], "diagnosis": "too far", "suggest_next": "search"}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        REPLY,
+        f"```json\n{REPLY}\n```",
+        f"Let me see {{this}} first.\n{REPLY}\nThat is all.",
+        f'<think>maybe {{"is_valid": true}}</think>{REPLY}',
+        REPLY.replace('"search"}', '"search",}'),
+        '{"suggest_next": "search", "diagnosis": "too far", "error_types": ["wrong_region"], "is_valid": false}',
+        REPLY.replace("false", "False"),
+        REPLY[:-1],
+        f"{REPLY}}}",
+    ],
+)
+def test_a_reply_is_read_through_fences_prose_and_slips(text):
+    reply = read_reply(text, ValidatorReply)
+    assert reply is not None
+    assert (reply.is_valid, reply.error_types, reply.diagnosis, reply.suggest_next) == (
+        False,
+        ["wrong_region"],
+        "too far",
+        "search",
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no", "[]", "{}", "null", '{"is_valid": "maybe"}', '{"is_valid": 1}', '{"error_types": []}', "{" * 5000]
+)
+def test_what_is_no_verdict_reads_as_none(text):
+    assert read_reply(text, ValidatorReply) is None
+
+
+def test_an_object_inside_a_broken_one_is_not_taken_for_the_answer():
+    text = '{"tool_calls": [{"name": "say", "arguments": {"content": "inner"}}], "reasoning": "outer"'
+    reply = read_reply(text, CorrectorReply)
+    assert reply is not None
+    assert (reply.reasoning, reply.content, reply.tool_calls[0].name) == ("outer", "", "say")
+
+
+def test_arguments_written_as_text_are_read():
+    reply = read_reply('{"tool_calls": [{"name": "go", "arguments": "{\\"to\\": 1}"}]}', CorrectorReply)
+    assert reply is not None
+    assert reply.tool_calls[0].arguments == {"to": 1}
+
+
+def test_nulls_read_as_empty():
+    reply = read_reply('{"ok": true, "reasons": null, "diagnosis": null}', VerifierReply)
+    assert reply == VerifierReply(ok=True, reasons=[], diagnosis="")
+
+
+def test_the_last_of_several_answers_counts():
+    reply = read_reply('{"ok": true} no, wait: {"ok": false}', VerifierReply)
+    assert reply is not None
+    assert not reply.ok
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet='{}[]":,\\ truefalsenok_id1', max_size=60))
+def test_no_text_raises(text):
+    for reply_type in (ValidatorReply, CorrectorReply, VerifierReply):
+        read_reply(text, reply_type)
