@@ -84,7 +84,9 @@ def load_policy(config: PolicyConfig) -> Policy:
     model, tokenizer, chat = _load_parts(config, dtype)
     model = model.to(device=device, dtype=dtype).eval()
     if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # The older of the two names still warns but does the same; which one there is depends on transformers' version.
+        modern = hasattr(model, "activation_checkpointing_enable")
+        (model.activation_checkpointing_enable if modern else model.gradient_checkpointing_enable)()
     check_head(model)
     return Policy(model=model, tokenizer=tokenizer, chat=chat, config=config)
 
@@ -95,7 +97,7 @@ def _load_parts(config: PolicyConfig, dtype: "torch.dtype") -> tuple[Any, Any, C
 
         model, tokenizer, chat = load_nano()
         # A trained nano policy is a folder of weights; tokens and turns are those of the package.
-        return (model if config.path == NANO else _load_model(config.path, dtype)), tokenizer, chat
+        return (model if config.path == NANO else load_model(config.path, dtype)), tokenizer, chat
     if config.path == NANO:
         raise ConfigError(f'policy.path "nano" speaks chat "compact" only: got {config.chat!r}')
     from transformers import AutoTokenizer
@@ -104,10 +106,11 @@ def _load_parts(config: PolicyConfig, dtype: "torch.dtype") -> tuple[Any, Any, C
 
     tokenizer = AutoTokenizer.from_pretrained(config.path)
     chat = ChatMLFormat(tokenizer) if config.chat == "chatml" else TemplateFormat(tokenizer)
-    return _load_model(config.path, dtype), tokenizer, chat
+    return load_model(config.path, dtype), tokenizer, chat
 
 
-def _load_model(path: str, dtype: "torch.dtype") -> Any:
+def load_model(path: str, dtype: "torch.dtype") -> Any:
+    """Return a causal language model without dropout. Raises ConfigError if there is none at `path`."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:

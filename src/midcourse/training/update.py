@@ -57,6 +57,7 @@ class _Tally:
     grad_norms: list[float] = field(default_factory=list)
     optimizer_steps: int = 0
     nonfinite_steps: int = 0
+    caps_importance: bool = False
 
     def add_maximum(self, name: str, value: float) -> None:
         self.maxima[name] = max(value, self.maxima.get(name, -math.inf))
@@ -245,6 +246,7 @@ def _add_rollout_metrics(
     tally.sums["mismatch_kl"] += float((difference.expm1() - difference).sum())
     tally.add_maximum("mismatch/max_abs_logprob", float(difference.abs().max()))
     if cap is not None:
+        tally.caps_importance = True
         tally.sums["mismatch_capped"] += int((difference > math.log(cap)).sum())
 
 
@@ -270,5 +272,6 @@ def _averages(tally: _Tally) -> dict[str, float]:
     if num_sampled := tally.sums["tokens_policy"]:
         metrics["mismatch/mean_abs_logprob"] = tally.sums["mismatch_absolute"] / num_sampled
         metrics["mismatch/kl"] = tally.sums["mismatch_kl"] / num_sampled
-        metrics["mismatch/capped_fraction"] = tally.sums["mismatch_capped"] / num_sampled
+        if tally.caps_importance:
+            metrics["mismatch/capped_fraction"] = tally.sums["mismatch_capped"] / num_sampled
     return metrics

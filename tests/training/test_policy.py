@@ -1,0 +1,109 @@
+import pytest
+import torch
+from training_building import tiny_model
+
+from midcourse.errors import ConfigError
+from midcourse.training.policy import PolicyConfig, check_head, load_model, load_policy, token_logprobs
+
+ROWS = [[3, 4, 5, 6, 7, 8], [9, 10, 11], [12, 13, 14, 15]]
+WANTED = [[False, False, True, True, False, True], [False, True, True], [False, False, False, True]]
+
+
+def found_by(model, rows=ROWS, wanted=WANTED, temperatures=(0.8, 1.0, 1.3), **settings):
+    return token_logprobs(model, rows, wanted=wanted, temperatures=temperatures, **settings)
+
+
+def test_each_token_gets_the_log_softmax_of_the_position_before_it():
+    model = tiny_model(dtype=torch.float64)
+    found = found_by(model)
+    for index, (row, flags, temperature) in enumerate(zip(ROWS, WANTED, (0.8, 1.0, 1.3), strict=True)):
+        expected = torch.log_softmax(model(torch.tensor([row])).logits[0] / temperature, dim=-1)
+        for position, flag in enumerate(flags):
+            distribution = expected[position - 1]
+            logprob = distribution[row[position]].item() if flag else 0.0
+            entropy = -(distribution.exp() * distribution).sum().item() if flag else 0.0
+            assert found.logprobs_BT[index, position].item() == pytest.approx(logprob, abs=1e-10)
+            assert found.entropies_BT[index, position].item() == pytest.approx(entropy, abs=1e-10)
+    assert found.logprobs_BT.shape == (3, 6)
+
+
+def test_chunks_change_neither_values_nor_gradients():
+    whole_model, chunk_model = tiny_model(dtype=torch.float64), tiny_model(dtype=torch.float64)
+    whole, chunked = found_by(whole_model), found_by(chunk_model, chunk_tokens=2)
+    assert torch.allclose(whole.logprobs_BT, chunked.logprobs_BT, rtol=0, atol=1e-12)
+    whole.logprobs_BT.sum().backward()
+    chunked.logprobs_BT.sum().backward()
+    for left, right in zip(whole_model.parameters(), chunk_model.parameters(), strict=True):
+        assert torch.allclose(left.grad, right.grad, rtol=0, atol=1e-10)
+
+
+def test_a_pass_without_gradient_gives_the_same_bits():
+    model = tiny_model()
+    with torch.no_grad():
+        without = found_by(model)
+    assert torch.equal(found_by(model).logprobs_BT, without.logprobs_BT)
+
+
+def test_padding_changes_nothing():
+    model = tiny_model(dtype=torch.float64)
+    together = found_by(model)
+    for index in range(3):
+        alone = found_by(model, [ROWS[index]], [WANTED[index]], [(0.8, 1.0, 1.3)[index]])
+        assert torch.allclose(
+            alone.logprobs_BT[0], together.logprobs_BT[index, : len(ROWS[index])], rtol=0, atol=1e-10
+        )
+
+
+def test_gradient_checkpointing_gives_the_same_gradient():
+    plain, saving = tiny_model(dtype=torch.float64), tiny_model(dtype=torch.float64)
+    saving.activation_checkpointing_enable()
+    for model in (plain, saving.train()):
+        found_by(model).logprobs_BT.sum().backward()
+    for left, right in zip(plain.parameters(), saving.parameters(), strict=True):
+        assert torch.allclose(left.grad, right.grad, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted", "temperatures", "message"),
+    [
+        ([], [], [], "at least one"),
+        ([[1, 2]], [[False]], [1.0], "one flag"),
+        ([[1, 2]], [[True, True]], [1.0], "first token"),
+        ([[1, 2]], [[False, True]], [0.0], "temperature"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(rows, wanted, temperatures, message):
+    with pytest.raises(ValueError, match=message):
+        found_by(tiny_model(), rows, wanted, temperatures)
+
+
+def test_a_model_that_changes_its_logits_after_the_head_is_refused():
+    model = tiny_model()
+    check_head(model)
+
+    class Scaled(type(model)):
+        def forward(self, *arguments, **settings):
+            output = super().forward(*arguments, **settings)
+            output.logits = output.logits * 2
+            return output
+
+    model.__class__ = Scaled
+    with pytest.raises(ConfigError, match="after the output head"):
+        check_head(model)
+
+
+def test_dropout_of_a_loaded_model_is_off(tmp_path):
+    model = tiny_model()
+    model.config.attention_dropout = 0.5
+    model.save_pretrained(tmp_path)
+    assert load_model(str(tmp_path), torch.float32).config.attention_dropout == 0.0
+
+
+def test_a_path_that_is_no_model_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="nothing-here"):
+        load_model(str(tmp_path / "nothing-here"), torch.float32)
+
+
+def test_the_nano_policy_speaks_its_own_chat_only():
+    with pytest.raises(ConfigError, match="compact"):
+        load_policy(PolicyConfig(path="nano", chat="chatml", device="cpu"))
