@@ -35,5 +35,5 @@ def test_the_least_likely_token_is_found():
 
 @pytest.mark.parametrize("logprobs", [[], [math.nan], [0.5]])
 def test_what_is_no_log_probability_is_refused(logprobs):
-    with pytest.raises(ValueError, match="log-prob|token"):
+    with pytest.raises(ValueError, match=r"log-prob|token"):
         perplexity(logprobs)

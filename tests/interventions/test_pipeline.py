@@ -1,15 +1,8 @@
 import asyncio
+import json
 import math
 
 import pytest
-
-from midcourse.engines.scripted import Hang, ScriptedEngine
-from midcourse.environments.base import Evidence
-from midcourse.errors import ConfigError, EngineError
-from midcourse.interventions.audit import counterfactual_leak_audit
-from midcourse.interventions.metering import CostLedger
-from midcourse.interventions.roles import Roles, RolesConfig
-from midcourse.types import InterventionOutcome, ToolResult, Turn
 from tests.interventions.scripted_world import (
     BETTER,
     INVALID,
@@ -23,6 +16,14 @@ from tests.interventions.scripted_world import (
     make_step,
     make_tools,
 )
+
+from midcourse.engines.scripted import Hang, ScriptedEngine
+from midcourse.environments.base import Evidence
+from midcourse.errors import ConfigError, EngineError
+from midcourse.interventions.audit import counterfactual_leak_audit
+from midcourse.interventions.metering import CostLedger
+from midcourse.interventions.roles import Roles, RolesConfig
+from midcourse.types import InterventionOutcome, ToolResult, Turn
 
 QUICK = RolesConfig(timeout_seconds=0.05)
 
@@ -147,7 +148,8 @@ def test_a_value_that_the_policy_itself_wrote_earlier_is_not_visible():
 
 
 def test_a_result_that_a_call_of_the_same_turn_would_bring_is_not_visible():
-    both = '{"tool_calls": [{"name": "press", "arguments": {"key": "l"}}, {"name": "press", "arguments": {"key": "77.1234"}}]}'
+    calls = [{"name": "press", "arguments": {"key": key}} for key in ("l", "77.1234")]
+    both = json.dumps({"tool_calls": calls})
     decision, _, _ = decide({"corrector": both})
     assert decision.record.outcome is InterventionOutcome.LEAK
 
@@ -197,7 +199,7 @@ def test_a_role_on_another_engine_is_asked_with_its_schema_and_the_turns_seed():
 
 @pytest.mark.parametrize("roles", [{"corrector": "engine"}, {"played_by": "scripted"}])
 def test_a_role_that_nobody_can_play_is_a_setting_error(roles):
-    with pytest.raises(ConfigError, match="corrector|scripted"):
+    with pytest.raises(ConfigError, match=r"corrector|scripted"):
         make_pipeline(make_tools(make_engine({})), roles=roles)
 
 

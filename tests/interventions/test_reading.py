@@ -33,7 +33,8 @@ def test_a_reply_is_read_through_fences_prose_and_slips(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no", "[]", "{}", "null", '{"is_valid": "maybe"}', '{"is_valid": 1}', '{"error_types": []}', "{" * 5000]
+    "text",
+    ["", "no", "[]", "{}", "null", '{"is_valid": "maybe"}', '{"is_valid": 1}', '{"error_types": []}', "{" * 5000],
 )
 def test_what_is_no_verdict_reads_as_none(text):
     assert read_reply(text, ValidatorReply) is None

@@ -25,5 +25,5 @@ def test_a_huge_shift_is_clipped_without_overflow():
     [([-1.0], [-1.0, -2.0], 0.2), ([math.nan], [-1.0], 0.2), ([-1.0], [-1.0], 0.0), ([-1.0], [-1.0], 1.0)],
 )
 def test_what_cannot_be_weighted_is_refused(calibration, rollout, epsilon_cal):
-    with pytest.raises(ValueError, match="epsilon_cal|same tokens|finite"):
+    with pytest.raises(ValueError, match=r"epsilon_cal|same tokens|finite"):
         token_weights(calibration, rollout, epsilon_cal)

@@ -32,9 +32,7 @@ class CounterfactualAudit:
         return self.num_followed / self.num_corrected if self.num_corrected else 0.0
 
 
-async def counterfactual_leak_audit(
-    cases: Sequence[tuple["Step", Evidence]], roles: Roles
-) -> CounterfactualAudit:
+async def counterfactual_leak_audit(cases: Sequence[tuple["Step", Evidence]], roles: Roles) -> CounterfactualAudit:
     """Return how often a correction follows the evidence. Raises RoleFailed.
 
     Args:
@@ -44,9 +42,7 @@ async def counterfactual_leak_audit(
     num_corrected = num_changed = num_followed = 0
     for step, other in cases:
         own = await _correction(step, roles)
-        counterfactual = await _correction(
-            replace(step, task=replace(step.task, evidence=other)), roles
-        )
+        counterfactual = await _correction(replace(step, task=replace(step.task, evidence=other)), roles)
         if own is None or counterfactual is None:
             continue
         num_corrected += 1

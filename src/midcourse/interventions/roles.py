@@ -126,9 +126,7 @@ class Roles:
         ConfigError: a role is to be played by an engine or a script that this run does not have.
     """
 
-    def __init__(
-        self, tools: "RolloutTools", *, config: RolesConfig, ledger: CostLedger, conceal: bool = True
-    ) -> None:
+    def __init__(self, tools: "RolloutTools", *, config: RolesConfig, ledger: CostLedger, conceal: bool = True) -> None:
         self._chat = tools.chat
         self._environment = tools.environment
         self._config = config

@@ -99,13 +99,19 @@ async def roll_out(
     purpose: str = "policy",
 ) -> list[Trajectory]:
     """Return one rollout for each attempt number, in that order, run together."""
-    metered = replace(tools, engine=MeteredEngine(tools.engine, purpose=purpose, ledger=ledger))
-    return list(
-        await asyncio.gather(
-            *(
-                run_episode(task, metered, key=replace(key, attempt=attempt), step_hook=step_hook)
-                for attempt in attempts
+    engine = MeteredEngine(tools.engine, purpose=purpose, ledger=ledger)
+    return await asyncio.gather(
+        *(
+            run_episode(
+                task,
+                engine=engine,
+                chat=tools.chat,
+                environment=tools.environment,
+                config=tools.rollout,
+                key=replace(key, attempt=attempt),
+                step_hook=step_hook,
             )
+            for attempt in attempts
         )
     )
 

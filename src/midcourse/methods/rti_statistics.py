@@ -94,9 +94,7 @@ def rti_statistics(
         raise ValueError(f"one list of advantages per group: got {len(advantages)} for {len(groups)}")
     per_group = [intervened_trajectories(group) for group in groups]
     intervened = [trajectory for trajectories in per_group for trajectory in trajectories]
-    rescued = [
-        member.trajectory for group in groups for member in group.members if member.origin is Origin.INTERVENED
-    ]
+    rescued = [member.trajectory for group in groups for member in group.members if member.origin is Origin.INTERVENED]
     records = _records(intervened)
     accepted = [record for record in records if record.outcome is InterventionOutcome.ACCEPTED]
     corrected = [trajectory for trajectory in intervened if trajectory.accepted_interventions]
@@ -111,9 +109,7 @@ def rti_statistics(
     return RTIStatistics(
         num_groups=len(groups),
         num_groups_triggered=sum(map(bool, per_group)),
-        num_groups_rescued=sum(
-            any(member.origin is Origin.INTERVENED for member in group.members) for group in groups
-        ),
+        num_groups_rescued=sum(any(member.origin is Origin.INTERVENED for member in group.members) for group in groups),
         num_steps=len(records),
         num_flagged=sum(map(is_flagged, records)),
         outcomes={outcome.value: outcomes[outcome.value] for outcome in InterventionOutcome},
@@ -132,9 +128,7 @@ def rti_statistics(
         corrected_characters_per_trajectory=_ratio(sum(r.corrected_characters for r in accepted), len(corrected)),
         turns_per_intervened=_mean(len(trajectory.turns) for trajectory in intervened),
         flagged_but_kept_fraction=_mean(is_flagged_but_kept(record) for record in _records(rescued)),
-        accepted_perplexity_mean=_mean(
-            record.perplexity for record in successful if record.perplexity is not None
-        ),
+        accepted_perplexity_mean=_mean(record.perplexity for record in successful if record.perplexity is not None),
         min_token_logprob=min(
             (record.min_token_logprob for record in successful if record.min_token_logprob is not None), default=None
         ),
@@ -153,11 +147,7 @@ def rti_statistics(
 def intervened_trajectories(group: Group) -> list[Trajectory]:
     """Return the attempts that ran under intervention, the one that became a member included."""
     candidates = [*(member.trajectory for member in group.members), *group.extra]
-    return [
-        trajectory
-        for trajectory in candidates
-        if any(turn.intervention is not None for turn in trajectory.turns)
-    ]
+    return [trajectory for trajectory in candidates if any(turn.intervention is not None for turn in trajectory.turns)]
 
 
 def net_first_turn_weight(group: Group, advantages: Sequence[float | None]) -> float:
@@ -195,10 +185,7 @@ def _first_turn(trajectory: Trajectory) -> Sequence[int]:
 
 def _records(trajectories: Iterable[Trajectory]) -> list[InterventionRecord]:
     return [
-        turn.intervention
-        for trajectory in trajectories
-        for turn in trajectory.turns
-        if turn.intervention is not None
+        turn.intervention for trajectory in trajectories for turn in trajectory.turns if turn.intervention is not None
     ]
 
 
