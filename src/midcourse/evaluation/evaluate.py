@@ -21,10 +21,14 @@ from midcourse.types import StopReason, TokenSource, Trajectory
 
 
 class EvaluationConfig(BaseModel):
-    """On what the policy is scored; how often is `training.evaluate_every`."""
+    """On what the policy is scored, and how often."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
+    every: int = Field(default=20, ge=0)
+    """Updates between evaluations; the last update always has one. 0: no other."""
+    at_start: bool = True
+    """Score the policy before the first update too."""
     attempts: int = Field(default=4, ge=1)
     """Rollouts a task. pass@k and pass^k are given for every k up to it. RTI evaluates with 4."""
     temperature: float | None = Field(default=None, gt=0)

@@ -36,7 +36,7 @@ class Method(Protocol):
         ...
 
     def statistics(self, groups: Sequence[Group]) -> Mapping[str, float]:
-        """Return what only this method counts, over one update's groups; recorded under intervention/."""
+        """Return what only this method counts, over one update's groups, under names intervention/*."""
         ...
 
     @property

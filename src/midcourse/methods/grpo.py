@@ -4,7 +4,7 @@ With `extra_attempts` it is the control for RTI: the same number of further atte
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -73,6 +73,10 @@ class GRPO:
     def advantages(self, group: Group) -> Sequence[float | None]:
         """Return [G] Eq. 1 over the group as it stands."""
         return group_advantages(group.rewards, std_ddof=self.config.std_ddof)
+
+    def statistics(self, groups: Sequence[Group]) -> Mapping[str, float]:
+        """Return nothing: what GRPO does is in the metrics that every method has."""
+        return {}
 
 
 def group_id(key: RolloutKey) -> str:

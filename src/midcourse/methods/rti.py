@@ -7,7 +7,7 @@ suggested step alone.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -27,7 +27,7 @@ from midcourse.methods.grpo import (
     roll_out,
     roll_out_members,
 )
-from midcourse.methods.rti_statistics import is_flagged_but_kept
+from midcourse.methods.rti_statistics import is_flagged_but_kept, rti_statistics
 from midcourse.objectives.clipped import ClippedConfig, ClippedObjective
 from midcourse.rollout.episode import RolloutKey
 from midcourse.types import Group, Origin, TokenSource, Trajectory
@@ -90,6 +90,11 @@ class RTI:
     def advantages(self, group: Group) -> Sequence[float | None]:
         """Return [G] Eq. 1 over the group as it stands at the end."""
         return group_advantages(group.rewards, std_ddof=self.config.std_ddof)
+
+    def statistics(self, groups: Sequence[Group]) -> Mapping[str, float]:
+        """Return the paper's Table 6 and what else `RTIStatistics` counts, under intervention/."""
+        advantages = [self.advantages(group) for group in groups]
+        return rti_statistics(groups, advantages=advantages, epsilon_cal=self.config.epsilon_cal).metrics()
 
     async def _attempts(
         self, task: Task, tools: RolloutTools, key: RolloutKey, pipeline: InterventionPipeline, ledger: CostLedger

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +13,9 @@ from midcourse.environments.navigation.episode import MAX_TURNS, NavigationEpiso
 from midcourse.environments.navigation.guide import ROLE_GUIDE, SYSTEM_PROMPT
 from midcourse.environments.navigation.tools import TOOLS, Map
 from midcourse.errors import ConfigError
+
+if TYPE_CHECKING:
+    from midcourse.environments.navigation.roles import OracleRoles
 
 MAX_REPEATS = 2000
 
@@ -84,6 +87,12 @@ class NavigationEnvironment:
         atlas = task.evidence.facts["atlas"]
         world = self._world or self._atlas(atlas["seed"], held_out=atlas["held_out"])
         return NavigationEpisode(task, world=world, profile=atlas["profile"])
+
+    def scripted_roles(self) -> "OracleRoles":
+        """Return validator, corrector and verifier without a model."""
+        from midcourse.environments.navigation.roles import OracleRoles
+
+        return OracleRoles()
 
     def counterfactual(self, task: Task) -> Task | None:
         """Return the task with evidence that puts one place elsewhere, for leak audits; None if no name recurs."""

@@ -95,7 +95,8 @@ def next_turn(task: Task, turns: Sequence[Exchange], *, skill: Skill = "requery"
         turns: earlier exchanges.
         skill: "plain" takes the first answer of every search; "requery" searches again, with the region the other
             places agree on, for a place that was found elsewhere.
-        think: write a short reasoning about places found elsewhere.
+        think: write a short reasoning about places found elsewhere (the nano profile has one way of thinking:
+            it looks up every stop before a direction call, and nothing else).
     """
     names, sightings = query_names(task), look_back(task, turns)
     mentioned = sorted(names, key=task.query.index)
@@ -105,8 +106,9 @@ def next_turn(task: Task, turns: Sequence[Exchange], *, skill: Skill = "requery"
         # A name whose bare search already failed can only be found in a region.
         calls = [poi_search(name, region if (name.casefold(), None) in sightings.searched else None) for name in unseen]
         return AssistantTurn(tool_calls=tuple(calls))
+    nano = task_profile(task) == "nano"
     if skill == "plain":
-        return direction([sightings.candidates[name][0] for name in names])
+        return direction([sightings.candidates[name][0] for name in visit_order(task)], look_up=nano)
     chosen = {
         name: next((place for place in sightings.candidates[name] if place.region == region), None) for name in names
     }
@@ -116,9 +118,9 @@ def next_turn(task: Task, turns: Sequence[Exchange], *, skill: Skill = "requery"
         if chosen[name] is None and (name.casefold(), (region or "").casefold()) not in sightings.searched
     ]
     if astray:
-        reasoning = reasoning_about(task, astray, sightings) if think else ""
+        reasoning = reasoning_about(astray, sightings) if think and not nano else ""
         return AssistantTurn(reasoning=reasoning, tool_calls=tuple(poi_search(name, region) for name in astray))
-    return direction([chosen[name] or sightings.candidates[name][0] for name in names])
+    return direction([chosen[name] or sightings.candidates[name][0] for name in visit_order(task)], look_up=nano)
 
 
 def review(task: Task, turns: Sequence[Exchange], draft: AssistantTurn) -> Correction | None:
@@ -243,16 +245,28 @@ def poi_search(name: str, region: str | None) -> ToolCall:
     return ToolCall("poi_search", {"address": name} | ({"region": region} if region else {}))
 
 
-def direction(places: Sequence[Place]) -> AssistantTurn:
-    """Return a turn that calls direction over places in order."""
+def visit_order(task: Task) -> list[str]:
+    """Return the query's names in the order to visit them: as mentioned, but for the ends that the query fixes."""
+    names, level = query_names(task), task.evidence.facts["order_level"]
+    if level == 4:
+        return names
+    mentioned = sorted(names, key=task.query.index)
+    first = [names[0]] if level in (1, 3) else []
+    last = [names[-1]] if level in (2, 3) else []
+    return [*first, *(name for name in mentioned if name not in first and name not in last), *last]
+
+
+def direction(places: Sequence[Place], *, look_up: bool) -> AssistantTurn:
+    """Return a turn that calls direction over places in order, after naming each with its coordinates if `look_up`."""
     origin, *stops, destination = (place.coordinates for place in places)
-    arguments = {"origin": origin, "destination": destination} | ({"waypoints": stops} if stops else {})
-    return AssistantTurn(tool_calls=(ToolCall("direction", arguments),))
+    arguments = {"origin": origin, "waypoints": stops, "destination": destination}
+    if not stops:
+        del arguments["waypoints"]
+    reasoning = " ".join(f"{place.name} {place.coordinates}" for place in places) if look_up else ""
+    return AssistantTurn(reasoning=reasoning, tool_calls=(ToolCall("direction", arguments),))
 
 
-def reasoning_about(task: Task, astray: Sequence[str], sightings: Sightings) -> str:
+def reasoning_about(astray: Sequence[str], sightings: Sightings) -> str:
     """Return one short reasoning about places found elsewhere than the others."""
-    if task_profile(task) == "nano":
-        return " ".join(f"{name} {sightings.candidates[name][0].region} not {sightings.region}" for name in astray)
     found = ", ".join(f"{name} was found in {sightings.candidates[name][0].region}" for name in astray)
     return f"{found}, but the other places are in {sightings.region}. I should search there before routing."

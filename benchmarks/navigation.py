@@ -1,0 +1,120 @@
+"""GRPO, RTI, RTI's ablations and the control on Navigation (nano profile), several seeds each; resumable.
+
+    python -m benchmarks.navigation --output runs/navigation
+
+Every arm has the same tasks, updates, learning rate and evaluation; only the method's section differs. The control is
+GRPO given as many further unaided attempts on a failed group as RTI has intervened ones. Ends in one JSON object;
+report.md and plots lie in the output folder.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from midcourse.config import build_config, resolved_toml
+from midcourse.evaluation.estimators import seed_interval
+from midcourse.evaluation.report import write_report
+from midcourse.nano.chat import CompactChatFormat
+from midcourse.nano.demo import nano_settings, read_result
+from midcourse.nano.tokenizer import NanoTokenizer
+
+ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "grpo": ("grpo", {}),
+    "grpo-extra-attempts": ("grpo", {"extra_attempts": 8}),
+    "rti": ("rti", {}),
+    "rti-scripted-roles": ("rti", {"roles": {"played_by": "scripted"}}),
+    "rti-without-verifier": ("rti", {"use_verifier": False}),
+    "rti-without-gate": ("rti", {"delta": float("inf")}),
+    "rti-without-reweighting": ("rti", {"reweight": False}),
+    "rti-without-concealment": ("rti", {"conceal": False}),
+    "rti-delta-0": ("rti", {"delta": 0.0}),
+    "rti-delta-3": ("rti", {"delta": 3.0}),
+    "rti-delta-20": ("rti", {"delta": 20.0}),
+}
+POLL_SECONDS = 1.0
+
+
+def arm_settings(arm: str, *, seed: int, updates: int, folder: Path) -> dict[str, Any]:
+    """Return the settings of one run."""
+    method, changes = ARMS[arm]
+    settings = nano_settings(method, seed=seed, updates=updates, folder=folder)
+    section = settings["method"]
+    for key, value in changes.items():
+        section[key] = {**section.get(key, {}), **value} if isinstance(value, Mapping) else value
+    return settings
+
+
+def run_all(jobs: Sequence[tuple[str, int]], *, updates: int, output: Path, processes: int) -> None:
+    """Run the jobs that are not done yet, `processes` at a time; one that fails ends the benchmark."""
+    waiting, running = list(jobs), list[tuple[Path, subprocess.Popen[bytes]]]()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    while waiting or running:
+        while waiting and len(running) < processes:
+            arm, seed = waiting.pop(0)
+            folder = output / f"{arm}-{seed}"
+            settings = output / f"{arm}-{seed}.toml"
+            settings.write_text(
+                resolved_toml(build_config(arm_settings(arm, seed=seed, updates=updates, folder=folder)))
+            )
+            command = [sys.executable, "-m", "midcourse", "train", str(settings), "--json"]
+            command += ["--resume"] if (folder / "config.toml").is_file() else []
+            with (output / f"{arm}-{seed}.log").open("ab") as log:
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+            running.append((folder, process))
+        time.sleep(POLL_SECONDS)
+        for folder, process in list(running):
+            if process.poll() is None:
+                continue
+            running.remove((folder, process))
+            if process.returncode != 0:
+                for _, other in running:
+                    other.kill()
+                raise SystemExit(f"{folder.name} failed; its log: {folder}.log")
+            print(f"{folder.name} done, {len(waiting) + len(running)} to go", file=sys.stderr, flush=True)
+
+
+def summarize(arms: Sequence[str], seeds: Sequence[int], output: Path) -> dict[str, Any]:
+    """Return for each arm the scores and costs over its seeds: mean, least, greatest."""
+    summary = {}
+    for arm in arms:
+        results = [read_result(output / f"{arm}-{seed}") for seed in seeds]
+        summary[arm] = {
+            name: dict(zip(("mean", "min", "max"), seed_interval(values), strict=True))
+            for name, values in {
+                **{
+                    f"{part} {score}": [result[part][score] for result in results]
+                    for part in ("easy", "hard", "ood")
+                    for score in ("pass@1", "pass@4", "pass^4")
+                },
+                **{cost: [result[cost] for result in results] for cost in ("rollouts", "tokens", "seconds")},
+            }.items()
+        }
+    return summary
+
+
+def main() -> None:
+    """Run, report, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("runs/navigation"))
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--updates", type=int, default=100)
+    parser.add_argument("--processes", type=int, default=2, help="runs side by side, one thread each")
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    jobs = [(arm, seed) for seed in arguments.seeds for arm in arguments.arms]
+    run_all(jobs, updates=arguments.updates, output=arguments.output, processes=arguments.processes)
+    folders = [arguments.output / f"{arm}-{seed}" for arm, seed in jobs]
+    write_report(folders, arguments.output, decode=CompactChatFormat(NanoTokenizer()).decode)
+    summary = summarize(arguments.arms, arguments.seeds, arguments.output)
+    print(json.dumps({"updates": arguments.updates, "seeds": arguments.seeds, "arms": summary}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m midcourse`: the command line without its script."""
+
+from midcourse.cli import main
+
+main()
