@@ -49,9 +49,7 @@ def test_padding_changes_nothing():
     together = found_by(model)
     for index in range(3):
         alone = found_by(model, [ROWS[index]], [WANTED[index]], [(0.8, 1.0, 1.3)[index]])
-        assert torch.allclose(
-            alone.logprobs_BT[0], together.logprobs_BT[index, : len(ROWS[index])], rtol=0, atol=1e-10
-        )
+        assert torch.allclose(alone.logprobs_BT[0], together.logprobs_BT[index, : len(ROWS[index])], rtol=0, atol=1e-10)
 
 
 def test_gradient_checkpointing_gives_the_same_gradient():

@@ -208,9 +208,11 @@ def test_mismatch_compares_engine_and_trainer_on_tokens_of_the_policy_alone():
     policy = tiny_policy(dtype=torch.float64)
     sources = [PROMPT, PROMPT, POLICY, INTERVENTION]
     trajectory = make_trajectory([3, 4, 5, 6], sources=sources, reward=1.0)
-    exact = token_logprobs(
-        policy.model, [trajectory.token_ids], wanted=[[False, False, True, True]], temperatures=[0.8]
-    ).logprobs_BT[0].tolist()
+    exact = (
+        token_logprobs(policy.model, [trajectory.token_ids], wanted=[[False, False, True, True]], temperatures=[0.8])
+        .logprobs_BT[0]
+        .tolist()
+    )
     trajectory = replace(trajectory, behavior_logprobs=(None, None, exact[2] - 0.1, -50.0))
     groups = [Group(group_id="g", task_id="task", members=(Member(trajectory=trajectory),))]
     metrics = make_updater(policy).update(groups, [[1.0]])
@@ -224,9 +226,11 @@ def test_the_importance_cap_weighs_policy_tokens_by_the_truncated_ratio_and_inte
     policy = tiny_policy(dtype=torch.float64)
     sources = [PROMPT, POLICY, POLICY, INTERVENTION]
     trajectory = make_trajectory([3, 4, 5, 6], sources=sources, weights=[1.0, 1.0, 1.0, 0.9], reward=1.0)
-    exact = token_logprobs(
-        policy.model, [trajectory.token_ids], wanted=[[False, True, True, True]], temperatures=[0.8]
-    ).logprobs_BT[0].tolist()
+    exact = (
+        token_logprobs(policy.model, [trajectory.token_ids], wanted=[[False, True, True, True]], temperatures=[0.8])
+        .logprobs_BT[0]
+        .tolist()
+    )
     behavior = (None, exact[1] + 0.2, exact[2] - 5.0, exact[3] - 5.0)
     trajectory = replace(trajectory, behavior_logprobs=behavior)
     seen = []

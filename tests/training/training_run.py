@@ -148,7 +148,7 @@ class WatchedMethod:
         return group_advantages(group.rewards)
 
     def statistics(self, groups):
-        return {"groups": float(len(groups))}
+        return {"intervention/groups": float(len(groups))}
 
 
 class WatchedWriter(RunWriter):
@@ -257,9 +257,7 @@ def main(folder: Path) -> None:
     for number, (name, bombs) in enumerate({"never": None, **SCENARIOS}.items()):
         place = folder / f"run_{number}"
         chain = [Bomb(*bomb) for bomb in bombs or ()] + [Bomb()] * (2 if name == "after the end" else 1)
-        statuses[name] = [
-            forked(place, resume=index > 0, bomb=bomb) for index, bomb in enumerate(chain)
-        ]
+        statuses[name] = [forked(place, resume=index > 0, bomb=bomb) for index, bomb in enumerate(chain)]
         if statuses[name][-1] == 0:
             outcomes[name] = outcome(place)
     print(json.dumps({"statuses": statuses, "outcomes": outcomes}))

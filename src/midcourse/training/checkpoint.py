@@ -157,9 +157,9 @@ def _restore_moments(updater: Updater, tensors: Mapping[str, torch.Tensor]) -> N
             continue
         parameter_name, key = name.removeprefix("optimizer/").rsplit("/", 1)
         parameter = parameters[parameter_name]
-        # AdamW keeps its step counter on the CPU.
+        # AdamW keeps its step counter on the CPU. A copy, since loaded tensors are windows into the file.
         place = torch.device("cpu") if key == "step" else parameter.device
-        state.setdefault(parameter, {})[key] = value.to(place)
+        state.setdefault(parameter, {})[key] = value.to(place, copy=True)
     updater.optimizer.state.clear()
     updater.optimizer.state.update(state)
 

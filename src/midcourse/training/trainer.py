@@ -213,7 +213,7 @@ class _Run:
         await self.parts.tools.engine.update_weights(None, update)
         metrics = {
             **_timed(group_metrics(groups)),
-            **{f"intervention/{name}": value for name, value in self.parts.method.statistics(groups).items()},
+            **self.parts.method.statistics(groups),
             **losses,
             "time/rollout": collected - started,
             "time/update": time.monotonic() - collected,

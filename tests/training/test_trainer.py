@@ -1,0 +1,111 @@
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from training_run import SCENARIOS, Bomb, ParityEnvironment, run
+
+from midcourse.errors import CheckpointError, ConfigError, DataError
+from midcourse.training.trainer import check_tasks, draw_tasks
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """What every scenario of training_run.py ended with."""
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here), str(here.parent.parent / "src")])
+    done = subprocess.run(
+        [sys.executable, str(here / "training_run.py"), str(tmp_path_factory.mktemp("killed"))],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_run_that_is_compared_with_trains_in_every_update(killed):
+    metrics = killed["outcomes"]["never"]["metrics"]
+    assert [line["update"] for line in metrics] == [1, 2, 3, 4]
+    assert all(line["objective/optimizer_steps"] >= 1 for line in metrics)
+    assert all(line["rollout/errors/total"] == 0 for line in metrics)
+    assert [line["update"] for line in killed["outcomes"]["never"]["evaluations"]] == [0, 2, 4]
+    assert killed["outcomes"]["never"]["journal"] == []
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_run_that_was_killed_and_resumed_ends_like_one_that_was_not(killed, scenario):
+    deaths = len(SCENARIOS[scenario])
+    assert killed["statuses"][scenario][:deaths] == [-9] * deaths
+    assert killed["statuses"][scenario][-1] == 0
+    assert killed["outcomes"][scenario] == killed["outcomes"]["never"]
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path):
+    run(tmp_path, resume=False, bomb=Bomb(), updates=1)
+    for name in ("metrics.jsonl", "evaluations.jsonl"):
+        (tmp_path / name).unlink()
+    with pytest.raises(ConfigError, match="holds a run"):
+        run(tmp_path, resume=False, bomb=Bomb(), updates=1)
+
+
+def test_a_resumed_run_can_be_made_longer_but_not_shorter_and_keeps_its_tasks(tmp_path):
+    run(tmp_path, resume=False, bomb=Bomb(), updates=2)
+    with pytest.raises(CheckpointError, match="2 updates already"):
+        run(tmp_path, resume=True, bomb=Bomb(), updates=1)
+    with pytest.raises(ConfigError, match="must not change"):
+        run(tmp_path, resume=True, bomb=Bomb(), updates=3, tasks_per_update=2)
+    run(tmp_path, resume=True, bomb=Bomb(), updates=3)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines] == [1, 2, 3]
+
+
+def test_a_journal_of_other_tasks_is_an_error(tmp_path):
+    run(tmp_path, resume=False, bomb=Bomb(), updates=1)
+    journal = tmp_path / "journal" / "update_2" / "wave_0.jsonl"
+    journal.parent.mkdir(parents=True)
+    journal.write_text('{"request": {"update": 2}, "groups": 0, "crc32": 0}\n')
+    with pytest.raises(DataError, match="other settings"):
+        run(tmp_path, resume=True, bomb=Bomb(), updates=2)
+
+
+def test_a_fresh_start_takes_no_wave_from_an_old_journal(tmp_path):
+    stale = tmp_path / "journal" / "update_1" / "wave_0.jsonl"
+    stale.parent.mkdir(parents=True)
+    stale.write_text('{"request": {"update": 1}, "groups": 0, "crc32": 0}\n')
+    run(tmp_path, resume=False, bomb=Bomb(), updates=1)
+    assert not stale.exists()
+
+
+def test_no_tasks_too_few_tasks_and_twins_are_refused():
+    tasks = ParityEnvironment().tasks("train")
+    with pytest.raises(ConfigError, match="no tasks"):
+        check_tasks([], 1)
+    with pytest.raises(ConfigError, match="at most the 5 tasks"):
+        check_tasks(tasks, 6)
+    with pytest.raises(ConfigError, match="must differ"):
+        check_tasks([*tasks, tasks[0]], 2)
+
+
+@given(st.integers(1, 12), st.data())
+def test_every_epoch_holds_each_task_once_and_no_update_holds_one_twice(num_tasks, data):
+    size = data.draw(st.integers(1, num_tasks))
+    updates = list(islice(draw_tasks(num_tasks, size, seed=data.draw(st.integers(0, 3))), 4 * num_tasks))
+    assert all(len(set(update)) == size for update in updates)
+    flat = [index for update in updates for index in update]
+    for epoch in range(len(flat) // num_tasks):
+        part = flat[epoch * num_tasks : (epoch + 1) * num_tasks]
+        assert Counter(part) == Counter(range(num_tasks))
+
+
+def test_the_order_of_tasks_follows_from_the_seed():
+    first, again, other = (list(islice(draw_tasks(50, 10, seed=seed), 5)) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
