@@ -1,11 +1,11 @@
 import json
 
 import pytest
+from tests.evaluation.synthetic_run import write_run
 
 from midcourse.errors import DataError
 from midcourse.evaluation.compare import compare_runs, markdown_table
 from midcourse.recording.writer import RecordingConfig, RunWriter
-from tests.evaluation.synthetic_run import write_run
 
 
 def estimate(value):

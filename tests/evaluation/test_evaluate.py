@@ -2,6 +2,7 @@ import asyncio
 import json
 
 import pytest
+from tests.evaluation.synthetic_run import make_task, make_trajectory
 
 from midcourse.engines.scripted import ScriptedEngine
 from midcourse.environments.base import Observation
@@ -9,7 +10,6 @@ from midcourse.errors import EngineError
 from midcourse.evaluation.evaluate import evaluate_policy, evaluation_seed, summarize
 from midcourse.rollout.limits import RolloutConfig
 from midcourse.types import AssistantTurn, FailureKind, StopReason
-from tests.evaluation.synthetic_run import make_task, make_trajectory
 
 
 def failed(task_id):

@@ -1,12 +1,12 @@
 import json
 
 import pytest
+from tests.evaluation.synthetic_run import write_run
 
 from midcourse.errors import DataError
 from midcourse.evaluation.compare import compare_runs
 from midcourse.evaluation.report import escape_text, intervention_sentences, write_report
 from midcourse.recording.writer import RecordingConfig, RunWriter
-from tests.evaluation.synthetic_run import write_run
 
 
 def test_a_report_of_several_runs_has_its_figures_beside_it(tmp_path):

@@ -1,8 +1,8 @@
 import pytest
+from tests.recording.test_serialization import make_group, make_trajectory
 
 from midcourse.recording.metrics import group_metrics
 from midcourse.types import Group, InterventionOutcome, Member
-from tests.recording.test_serialization import make_group, make_trajectory
 
 
 def test_a_rescued_group_failed_before_and_passed_after():

@@ -4,11 +4,11 @@ import os
 import time
 
 import pytest
+from tests.recording.test_serialization import make_group
 
 from midcourse.errors import ConfigError, DataError
 from midcourse.recording.reader import RunReader
 from midcourse.recording.writer import RecordingConfig, RunWriter
-from tests.recording.test_serialization import make_group
 
 PLAIN = RecordingConfig(tensorboard=False)
 
