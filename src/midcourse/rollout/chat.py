@@ -1,10 +1,17 @@
-"""Turns <-> tokens. History is never rendered again: each turn appends only its own new tokens."""
+"""Turns <-> tokens. History is never rendered again: each turn appends only its own new tokens.
+
+Formats: ChatMLFormat (chatml.py), TemplateFormat (template.py), and the built-in policy's in nano/chat.py.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from midcourse.environments.base import Tool
+from midcourse.rollout.chatml import ChatMLFormat
+from midcourse.rollout.template import TemplateFormat
 from midcourse.types import AssistantTurn, ToolResult
+
+__all__ = ["ChatFormat", "ChatMLFormat", "TemplateFormat"]
 
 
 class ChatFormat(Protocol):
