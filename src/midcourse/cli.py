@@ -1,6 +1,7 @@
 """The `midcourse` command. Thin: each command reads its settings, calls one stage, prints what comes out."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -343,6 +344,8 @@ def version(as_json: Json = False) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; a mistake of the user is one red line and what to do next, status 2."""
+    # The bars of model loading and saving would break ours.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         app(arguments)
     except MidcourseError as error:

@@ -24,7 +24,7 @@ SUCCESS_REWARD = 1.0
 
 @METHODS.register("grpo")
 class GRPOConfig(BaseModel):
-    """Group size, advantage and loss."""
+    """GRPO: sample a group of rollouts, compare their rewards."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 

@@ -35,7 +35,7 @@ from midcourse.types import Group, Origin, TokenSource, Trajectory
 
 @METHODS.register("rti")
 class RTIConfig(InterventionConfig):
-    """GRPO's settings, and what happens to a group that failed."""
+    """RTI: a group that failed is rolled out again under corrections by validator, corrector and verifier."""
 
     name: Literal["rti"] = "rti"
     """The method."""

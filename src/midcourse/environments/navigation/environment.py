@@ -22,7 +22,7 @@ MAX_REPEATS = 2000
 
 @ENVIRONMENTS.register("navigation")
 class NavigationConfig(BaseModel):
-    """Which map and how many tasks."""
+    """Navigation: plan routes over places whose names recur in other regions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
