@@ -1,0 +1,44 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+CHATML_SPECIALS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+TEXTS = (
+    "system user assistant\ntool You have tools",
+    '{"name": "search", "arguments": {"query": "Oslo", "key": "value"}}',
+    "the answer is in the north of the city, where the river is",
+)
+
+BuildTokenizer = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def build_tokenizer() -> BuildTokenizer:
+    """Return a builder of small byte-level tokenizers, as the Qwen family has them."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    def build(marks: Sequence[str] = MARKS, chat_template: str | None = None) -> PreTrainedTokenizerFast:
+        backend = Tokenizer(models.BPE())
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=330,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            special_tokens=list(CHATML_SPECIALS),
+            show_progress=False,
+        )
+        backend.train_from_iterator(TEXTS, trainer)
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+        tokenizer.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in marks])
+        tokenizer.chat_template = chat_template
+        return tokenizer
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def tokenizer(build_tokenizer: BuildTokenizer) -> Any:
+    return build_tokenizer()
