@@ -21,12 +21,12 @@ from midcourse.config import build_config, resolved_toml
 from midcourse.evaluation.estimators import seed_interval
 from midcourse.evaluation.report import write_report
 from midcourse.nano.chat import CompactChatFormat
-from midcourse.nano.demo import nano_settings, read_result
+from midcourse.nano.demo import NANO_ATTEMPTS, nano_settings, read_result
 from midcourse.nano.tokenizer import NanoTokenizer
 
 ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo": ("grpo", {}),
-    "grpo-extra-attempts": ("grpo", {"extra_attempts": 8}),
+    "grpo-extra-attempts": ("grpo", {"extra_attempts": NANO_ATTEMPTS}),
     "rti": ("rti", {}),
     "rti-scripted-roles": ("rti", {"roles": {"played_by": "scripted"}}),
     "rti-without-verifier": ("rti", {"use_verifier": False}),

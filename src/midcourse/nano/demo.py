@@ -20,11 +20,14 @@ from rich.table import Table
 
 from midcourse.config import build_config, resolved_toml
 from midcourse.errors import MidcourseError
+from midcourse.nano.demonstrations import HARD_FRACTION
 
 BASELINE = "grpo"
 DEADLINE_SECONDS = 40 * 60
 NANO_ROLES: Mapping[str, Any] = {"style": "nano", "temperature": 0.0, "max_tokens": 64}
-METHOD_SETTINGS: Mapping[str, Mapping[str, Any]] = {"rti": {"roles": NANO_ROLES}}
+NANO_ATTEMPTS = 4
+"""Intervened rollouts of a failed group; the paper has 8, which would double the cost on a laptop."""
+METHOD_SETTINGS: Mapping[str, Mapping[str, Any]] = {"rti": {"roles": NANO_ROLES, "attempts": NANO_ATTEMPTS}}
 
 
 class DemoError(MidcourseError):
@@ -49,21 +52,21 @@ def nano_settings(method: str, *, seed: int, updates: int, folder: Path) -> dict
     return {
         "seed": seed,
         "output": str(folder),
-        "environment": {"name": "navigation", "profile": "nano", "hard_fraction": 0.7},
+        "environment": {"name": "navigation", "profile": "nano", "hard_fraction": HARD_FRACTION},
         "rollout": {"temperature": 0.8, "max_turn_tokens": 48},
         "method": {"name": method, **METHOD_SETTINGS.get(method, {})},
         "training": {
             "updates": updates,
             "tasks_per_update": 8,
-            "learning_rate": 1e-4,
+            "learning_rate": 2e-4,
             "weight_decay": 0.0,
-            "checkpoint_every": 20,
+            "checkpoint_every": 10,
         },
-        "evaluation": {"attempts": 4, "splits": ["test", "ood"], "every": max(1, updates // 5), "max_tasks": 100},
+        "evaluation": {"attempts": 4, "splits": ["test", "ood"], "every": max(1, updates // 2), "max_tasks": 60},
     }
 
 
-def run_demo(method: str, *, seed: int = 0, updates: int = 60, output: Path = Path("runs/demo")) -> None:
+def run_demo(method: str, *, seed: int = 0, updates: int = 40, output: Path = Path("runs/demo")) -> None:
     """Train GRPO and `method`, print a table, write the report, and end with one line of JSON.
 
     Args:

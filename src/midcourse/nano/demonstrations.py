@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from midcourse.environments.base import Task
 from midcourse.environments.navigation.atlas import Atlas, make_atlas
 from midcourse.environments.navigation.construction import make_task
+from midcourse.environments.navigation.environment import NavigationConfig
 from midcourse.environments.navigation.episode import NavigationEpisode
 from midcourse.environments.navigation.oracle import PastTurn, next_turn, query_names, review
 from midcourse.environments.navigation.rendering import read_places
@@ -47,7 +48,9 @@ class DemonstrationConfig(BaseModel):
     uncued_skill: float = Field(default=0.03, ge=0, le=1)
     """Share of the uncued hard episodes that show the skill: how likely the policy is to find it unaided."""
     atlases: int = Field(default=400, ge=1)
-    """Maps that documents are drawn from; none is the map of a benchmark split."""
+    """Maps that documents are drawn from; none of them is the map of a benchmark split."""
+    home: float = Field(default=0.0, ge=0, le=1)
+    """Share of documents on the benchmark's own map instead; the trips of its test split are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Demonstrator:
         self._random = random.Random(f"demonstrations/{seed}")
         self._seed = seed
         self._atlases: dict[int, Atlas] = {}
+        self._withheld = home_test_trips() if config.home else frozenset()
         shares = {name: getattr(config, name) for name in ("easy", "hard", "cued", "remark", *_ROLE_KINDS)}
         self._kinds, self._weights = list(shares), list(shares.values())
 
@@ -97,15 +101,23 @@ class Demonstrator:
         return Document([*last.history_ids, *reply], [*last.learnt, *[True] * len(reply)])
 
     def _atlas(self) -> Atlas:
+        if self._random.random() < self._config.home:
+            return self._known(HOME_SEED)
         # Seeds above any that a user would choose for a benchmark map.
         number = 1_000_000 + self._seed * self._config.atlases + self._random.randrange(self._config.atlases)
+        return self._known(number)
+
+    def _known(self, number: int) -> Atlas:
         if number not in self._atlases:
             self._atlases[number] = make_atlas("nano", number)
         return self._atlases[number]
 
     def _task(self, difficulty: Any) -> Task:
         self._current = self._atlas()
-        return make_task(self._current, self._random, difficulty)
+        while True:
+            task = make_task(self._current, self._random, difficulty)
+            if self._current.seed != HOME_SEED or trip(task) not in self._withheld:
+                return task
 
     def _play(self, task: Task, *, skilled: bool) -> list[Moment]:
         """Return the moments of an episode: the history before each turn, and the turn."""
@@ -233,6 +245,21 @@ class Demonstrator:
 
 
 _ROLE_KINDS = ("validator", "corrector", "verifier")
+HOME_SEED = 0
+"""The map of the nano benchmark."""
+HARD_FRACTION = 0.7
+"""Share of hard tasks in the nano benchmark: most groups begin by failing as a whole."""
+
+
+def trip(task: Task) -> frozenset[str]:
+    """Return where a task goes, whatever the order."""
+    return frozenset(place["coordinates"] for place in task.evidence.facts["route"])
+
+
+def home_test_trips() -> frozenset[frozenset[str]]:
+    """Return the trips of the benchmark's test split."""
+    tasks = NavigationConfig(profile="nano", seed=HOME_SEED, hard_fraction=HARD_FRACTION).build().tasks("test")
+    return frozenset(map(trip, tasks))
 
 
 def replace_draft(moment: Moment, draft: AssistantTurn) -> Moment:

@@ -22,13 +22,13 @@ from midcourse.nano.demonstrations import DemonstrationConfig, Demonstrator
 REPLIES = {"validator": ValidatorReply, "corrector": CorrectorReply, "verifier": VerifierReply}
 SHARES = ("easy", "hard", "cued", "remark", *REPLIES)
 MEASURE_SEED = 999
-"""Of the maps that roles are examined on: the warm start never draws these."""
+"""Of the documents that roles are examined on: the warm start draws with other seeds."""
 
 
 def demonstrator(chat: CompactChatFormat, kind: str) -> Demonstrator:
-    """Return a source of documents of one kind, on maps that the warm start did not see."""
+    """Return a source of documents of one kind, on the benchmark's map without the trips of its test split."""
     shares = {name: float(name == kind) for name in SHARES}
-    return Demonstrator(chat, DemonstrationConfig(**shares, atlases=20, uncued_skill=1.0), seed=MEASURE_SEED)
+    return Demonstrator(chat, DemonstrationConfig(**shares, home=1.0, uncued_skill=1.0), seed=MEASURE_SEED)
 
 
 async def role_agreement(engine: Engine, chat: CompactChatFormat, role: str, *, number: int) -> dict[str, float]:
@@ -84,7 +84,6 @@ async def measure(path: str, *, tasks: int = 150, role_documents: int = 100) -> 
     """Return what the module's docstring lists, for the policy at `path` ("nano" for the one that ships)."""
     settings = nano_settings("grpo", seed=0, updates=1, folder=Path("unused"))
     settings["policy"] = {"path": path}
-    settings["environment"]["hard_fraction"] = 0.5
     settings["evaluation"]["max_tasks"] = tasks
     async with assembled(build_config(settings)) as parts:
         result = (await evaluate_parts(parts)).to_dict()

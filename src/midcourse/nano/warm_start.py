@@ -67,14 +67,20 @@ def build_model(config: WarmStartConfig) -> Qwen3ForCausalLM:
     )
 
 
-def warm_start(config: WarmStartConfig, *, report: Callable[[int, float, float], None]) -> Qwen3ForCausalLM:
+def warm_start(
+    config: WarmStartConfig,
+    *,
+    report: Callable[[int, float, float], None],
+    start: Qwen3ForCausalLM | None = None,
+) -> Qwen3ForCausalLM:
     """Return the trained model.
 
     Args:
         config: all that the result depends on (and the number of threads, in the last bits).
+        start: weights to go on from, trained in place; None begins with random ones.
         report: told the step, the mean loss in nats a token since the last report, and seconds.
     """
-    model = build_model(config)
+    model = build_model(config) if start is None else start
     model.train()
     # A process of its own draws the documents: the checks of their tasks take as long as a third of a step.
     batches = iter(DataLoader(Batches(config), batch_size=None, num_workers=1, prefetch_factor=64))
@@ -146,17 +152,22 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=None)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--atlases", type=int, default=DemonstrationConfig.model_fields["atlases"].default)
+    parser.add_argument("--home", type=float, default=DemonstrationConfig.model_fields["home"].default)
+    parser.add_argument("--learning-rate", type=float, default=WarmStartConfig.model_fields["learning_rate"].default)
+    parser.add_argument("--start", type=Path, default=None, help="folder of weights to go on from")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     config = WarmStartConfig(
         seed=arguments.seed,
         steps=arguments.steps,
         minutes=arguments.minutes,
-        demonstrations=DemonstrationConfig(atlases=arguments.atlases),
+        learning_rate=arguments.learning_rate,
+        demonstrations=DemonstrationConfig(atlases=arguments.atlases, home=arguments.home),
     )
     started = time.monotonic()
     model = warm_start(
         config,
+        start=None if arguments.start is None else Qwen3ForCausalLM.from_pretrained(arguments.start),
         report=lambda step, loss, seconds: print(f"step {step} loss {loss:.4f} seconds {seconds:.0f}", flush=True),
     )
     model.save_pretrained(arguments.output)

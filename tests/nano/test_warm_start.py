@@ -1,0 +1,56 @@
+import asyncio
+import json
+from importlib import resources
+
+import pytest
+
+from midcourse.nano.demonstrations import DemonstrationConfig
+from midcourse.nano.measure import measure
+from midcourse.nano.package import load_nano
+from midcourse.nano.warm_start import WarmStartConfig, schedule, warm_start
+
+MEASURED = json.loads((resources.files("midcourse.nano") / "weights" / "measured.json").read_text())
+
+
+def train_small(seed: int):
+    """Return a model a fraction of the shipped one's size, after a few steps, and its reported losses."""
+    losses = []
+    config = WarmStartConfig(
+        seed=seed,
+        hidden_size=32,
+        intermediate_size=64,
+        layers=2,
+        steps=100,
+        batch_tokens=384,
+        demonstrations=DemonstrationConfig(atlases=4),
+    )
+    model = warm_start(config, report=lambda step, loss, seconds: losses.append(loss))
+    return model, losses
+
+
+def test_a_smaller_warm_start_learns_and_is_the_same_twice():
+    model, losses = train_small(seed=3)
+    again, _ = train_small(seed=3)
+    assert losses[-1] < losses[0] - 0.5
+    for name, value in model.state_dict().items():
+        assert value.equal(again.state_dict()[name]), name
+
+
+def test_the_learning_rate_rises_and_falls_to_a_tenth():
+    assert schedule(0.0) < 0.1
+    assert schedule(0.05) == pytest.approx(1.0)
+    assert schedule(1.0) == pytest.approx(0.1)
+
+
+def test_the_shipped_policy_has_between_one_and_three_million_parameters():
+    model, _, _ = load_nano()
+    assert 1e6 <= sum(parameter.numel() for parameter in model.parameters()) <= 3e6
+
+
+def test_the_shipped_policy_is_as_good_as_was_measured():
+    found = asyncio.run(measure("nano", tasks=24, role_documents=24))
+    for name, value in MEASURED["pass@1"].items():
+        # About 12 tasks of 4 attempts against 75: wide enough for chance, too narrow for broken weights.
+        assert found["pass@1"][name] == pytest.approx(value, abs=0.25), name
+    for role, scores in MEASURED["roles"].items():
+        assert found["roles"][role]["agreement"] == pytest.approx(scores["agreement"], abs=0.3), role
