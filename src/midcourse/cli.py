@@ -315,6 +315,11 @@ def doctor(
 @app.command()
 def demo(
     method: Annotated[str, typer.Option(help="Method that runs beside GRPO.")] = settings.DEFAULT_METHOD,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of both runs.")] = 0,
+    updates: Annotated[int, typer.Option(min=1, help="Updates of both runs.")] = 40,
+    folder: Annotated[Path, typer.Option("--output", help="Folder of runs and report; runs there go on.")] = Path(
+        "runs/demo"
+    ),
 ) -> None:
     """Train the built-in policy with GRPO and with another method, side by side; the last line is one JSON object.
 
@@ -325,7 +330,7 @@ def demo(
     settings.default_config(method)  # a wrong name ends here, before anything is started
     from midcourse.nano.demo import run_demo
 
-    run_demo(method)
+    run_demo(method, seed=seed, updates=updates, output=folder)
 
 
 @app.command()

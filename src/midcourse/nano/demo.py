@@ -66,7 +66,7 @@ def nano_settings(method: str, *, seed: int, updates: int, folder: Path) -> dict
     }
 
 
-def run_demo(method: str, *, seed: int = 0, updates: int = 40, output: Path = Path("runs/demo")) -> None:
+def run_demo(method: str, *, seed: int, updates: int, output: Path) -> None:
     """Train GRPO and `method`, print a table, write the report, and end with one line of JSON.
 
     Args:

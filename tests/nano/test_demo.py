@@ -1,0 +1,54 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from midcourse.config import build_config
+from midcourse.nano.demo import DemoError, nano_settings, read_result
+
+
+def write_lines(path: Path, lines: list[dict]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def sheet(value: float) -> dict:
+    estimate = {"value": value}
+    return {"pass_at": {"1": estimate, "4": estimate}, "pass_hat": {"4": estimate}}
+
+
+def test_methods_are_compared_under_the_same_settings():
+    grpo, rti = (
+        build_config(nano_settings(name, seed=3, updates=10, folder=Path("out"))).model_dump(exclude={"method"})
+        for name in ("grpo", "rti")
+    )
+    assert grpo == rti
+
+
+def test_a_result_is_the_last_evaluation_and_the_sum_of_the_costs(tmp_path):
+    scores = [0.1, 0.6]
+    write_lines(
+        tmp_path / "evaluations.jsonl",
+        [
+            {"tags": {"test/easy": sheet(1.0), "test/hard": sheet(value)}, "splits": {"ood": sheet(0.0)}}
+            for value in scores
+        ],
+    )
+    line = {
+        "rollout/count": 64.0,
+        "rollout/tokens/policy": 100.0,
+        "rollout/tokens/validator": 10.0,
+        "rollout/scored_tokens/gate": 5.0,
+        "rollout/prompt_tokens/policy": 1000.0,
+        "time/rollout": 2.0,
+        "time/update": 0.5,
+    }
+    write_lines(tmp_path / "metrics.jsonl", [line, line])
+    result = read_result(tmp_path)
+    assert result["hard"] == {"pass@1": 0.6, "pass@4": 0.6, "pass^4": 0.6}
+    assert result["ood"]["pass@1"] == 0.0
+    assert (result["rollouts"], result["tokens"], result["seconds"]) == (128, 230, 5.0)
+
+
+def test_a_run_that_was_never_scored_is_told(tmp_path):
+    with pytest.raises(DemoError, match="no evaluation"):
+        read_result(tmp_path)
