@@ -10,9 +10,11 @@ import midcourse
 from midcourse.cli import app, main
 from midcourse.commands.console import print_json
 from midcourse.commands.show import coloured, printable, trajectory_json
-from midcourse.config import default_config, load_config
+from midcourse.config import default_config, load_config, register_all
 from midcourse.methods.base import METHODS
 from midcourse.types import TokenSource, Trajectory
+
+register_all()
 
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
 

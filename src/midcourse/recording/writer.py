@@ -12,6 +12,7 @@ import json
 import os
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -275,11 +276,12 @@ def _trajectory_row(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-class _Sink:
+class _Sink(ABC):
     """Who else is told of the metrics."""
 
+    @abstractmethod
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
-        raise NotImplementedError
+        """Send the metrics of an update."""
 
     def truncate_after(self, update: int) -> None:
         """Forget what came after `update`, where that can be done; later writes stand beside it otherwise."""
