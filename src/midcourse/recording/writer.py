@@ -283,9 +283,11 @@ class _Sink(ABC):
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         """Send the metrics of an update."""
 
+    @abstractmethod
     def truncate_after(self, update: int) -> None:
         """Forget what came after `update`, where that can be done; later writes stand beside it otherwise."""
 
+    @abstractmethod
     def close(self) -> None:
         """Send what waits."""
 
@@ -332,6 +334,9 @@ class _Tracker(_Sink):
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         self._module.log(dict(metrics), step=update)
+
+    def truncate_after(self, update: int) -> None:
+        """Change nothing: a tracker takes nothing back."""
 
     def close(self) -> None:
         self._module.finish()
