@@ -28,6 +28,8 @@ REFUSED = '{"ok": false, "reasons": ["unreasonable"], "diagnosis": "no"}'
 class LetterChat:
     """Chat format whose tokens are code points."""
 
+    prompt_style = "standard"
+
     stop_ids: Sequence[int] = (STOP,)
 
     def encode(self, text: str) -> list[int]:

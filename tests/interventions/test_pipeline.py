@@ -1,6 +1,7 @@
 import asyncio
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from tests.interventions.scripted_world import (
@@ -240,3 +241,16 @@ def test_the_audit_tells_a_corrector_that_follows_the_evidence():
     assert audit(oracle).followed_fraction == 1.0
     assert audit(honest).followed_fraction == 0.0
     assert audit(honest).num_corrected == 2
+
+
+def test_roles_are_asked_in_the_style_of_the_chat_format_unless_one_is_named():
+    class OtherChat(LetterChat):
+        prompt_style = "nano"
+
+    def style_of(chat, **settings):
+        tools = replace(make_tools(ScriptedEngine([])), chat=chat)
+        return Roles(tools, config=RolesConfig(**settings), ledger=CostLedger()).style
+
+    assert style_of(LetterChat()) == "standard"
+    assert style_of(OtherChat()) == "nano"
+    assert style_of(OtherChat(), style="standard") == "standard"

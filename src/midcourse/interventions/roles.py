@@ -80,6 +80,9 @@ class OffersScriptedRoles(Protocol):
         ...
 
 
+AUTO = "auto"
+
+
 class RolesConfig(BaseModel):
     """Who plays the roles, and how they are asked. The papers fix none of the numbers: all are ours."""
 
@@ -93,8 +96,8 @@ class RolesConfig(BaseModel):
     """Who plays the corrector; none takes `played_by`."""
     verifier: RoleSource | None = None
     """Who plays the verifier; none takes `played_by`."""
-    style: str = "standard"
-    """The prompts that the roles are given: a folder of interventions/prompts."""
+    style: str = AUTO
+    """The prompts that the roles are given: a folder of interventions/prompts; auto takes the chat format's own."""
     temperature: float = Field(default=0.8, ge=0)
     """Sampling temperature of the roles; 0 takes the most likely token."""
     max_tokens: int = Field(default=1024, ge=1)
@@ -105,8 +108,9 @@ class RolesConfig(BaseModel):
     @field_validator("style")
     @classmethod
     def _style_is_installed(cls, style: str) -> str:
-        if style not in styles():
-            raise ValueError(f"unknown prompt style {style!r}; known: {', '.join(styles())}")
+        known = [AUTO, *styles()]
+        if style not in known:
+            raise ValueError(f"unknown prompt style {style!r}; known: {', '.join(known)}")
         return style
 
     def source(self, role: RoleName) -> RoleSource:
@@ -128,6 +132,7 @@ class Roles:
 
     def __init__(self, tools: "RolloutTools", *, config: RolesConfig, ledger: CostLedger, conceal: bool = True) -> None:
         self._chat = tools.chat
+        self.style = tools.chat.prompt_style if config.style == AUTO else config.style
         self._environment = tools.environment
         self._config = config
         self._conceal = conceal
@@ -194,7 +199,7 @@ class Roles:
     def feedback_message(self, verdict: ValidatorVerdict) -> str:
         """Return the one message by which p_cal differs from p_roll: diagnosis and suggested next step alone."""
         nothing = dict.fromkeys(_VARIABLES, "")
-        return render_prompt(self._config.style, "feedback", {**nothing, "feedback": verdict}).request
+        return render_prompt(self.style, "feedback", {**nothing, "feedback": verdict}).request
 
     async def _ask(
         self,
@@ -207,7 +212,7 @@ class Roles:
         corrected_text: str = "",
     ) -> Reply | None:
         prompt = render_prompt(
-            self._config.style,
+            self.style,
             role,
             {
                 "query": step.task.query,

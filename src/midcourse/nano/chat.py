@@ -24,6 +24,8 @@ SIGNATURES: Mapping[str, tuple[tuple[str, str], ...]] = {
 class CompactChatFormat:
     """Turns <-> tokens of the nano policy. Its vocabulary is closed and no text comes from outside the atlas."""
 
+    prompt_style = "nano"
+
     def __init__(self, tokenizer: NanoTokenizer) -> None:
         self._tokenizer = tokenizer
         self._end = tokenizer.ids[END]

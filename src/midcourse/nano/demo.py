@@ -24,7 +24,7 @@ from midcourse.nano.demonstrations import HARD_FRACTION
 
 BASELINE = "grpo"
 DEADLINE_SECONDS = 40 * 60
-NANO_ROLES: Mapping[str, Any] = {"style": "nano", "temperature": 0.0, "max_tokens": 64}
+NANO_ROLES: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 64}
 NANO_ATTEMPTS = 4
 """Intervened rollouts of a failed group; the paper has 8, which would double the cost on a laptop."""
 METHOD_SETTINGS: Mapping[str, Mapping[str, Any]] = {"rti": {"roles": NANO_ROLES, "attempts": NANO_ATTEMPTS}}

@@ -18,6 +18,11 @@ class ChatFormat(Protocol):
     """How one model family writes a conversation. All prompts end in the generation prompt."""
 
     @property
+    def prompt_style(self) -> str:
+        """The folder of interventions/prompts whose role prompts a policy of this format can read."""
+        ...
+
+    @property
     def stop_ids(self) -> Sequence[int]:
         """Tokens that end a turn; the turn's last token where it ended by itself."""
         ...

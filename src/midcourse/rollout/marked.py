@@ -28,6 +28,8 @@ class MarkedTurns:
         self._marks = {token_id: mark for mark in Mark if (token_id := tokenizer.special_id(mark.value)) is not None}
         self._spelled_marks = tuple(mark for mark in Mark if mark not in self._marks.values())
 
+    prompt_style = "standard"
+
     @property
     def stop_ids(self) -> Sequence[int]:
         """Tokens that end a turn; the turn's last token where it ended by itself."""
