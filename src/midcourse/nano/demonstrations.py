@@ -154,9 +154,9 @@ class Demonstrator:
         moment = self._random.choice(moments) if self._random.random() < 0.4 else directions[-1]
         habit = next_turn(task, moment.turns, skill="plain")
         if role != "validator" or self._random.random() < 0.5:
-            moment = replace_draft(moment, habit)
+            moment = replace(moment, draft=habit)
         if self._random.random() < 0.15:
-            moment = replace_draft(moment, self._careless_copy(moment.draft))
+            moment = replace(moment, draft=self._careless_copy(moment.draft))
         correction = review(task, moment.turns, moment.draft)
         if role == "validator":
             reply = {
@@ -260,11 +260,6 @@ def home_test_trips() -> frozenset[frozenset[str]]:
     """Return the trips of the benchmark's test split."""
     tasks = NavigationConfig(profile="nano", seed=HOME_SEED, hard_fraction=HARD_FRACTION).build().tasks("test")
     return frozenset(map(trip, tasks))
-
-
-def replace_draft(moment: Moment, draft: AssistantTurn) -> Moment:
-    """Return the moment with another draft."""
-    return replace(moment, draft=draft)
 
 
 def has_region(turn: AssistantTurn) -> bool:
