@@ -179,7 +179,9 @@ def compare(
     folder: Annotated[Path, typer.Option("--output", help="Folder for report and plots.")] = Path("runs/comparison"),
     as_json: Json = False,
 ) -> None:
-    """Put runs side by side: a table, and the plots of evaluation, rollouts and interventions.
+    """Put runs side by side: scores, what an update costs by role, and the plots of evaluation and interventions.
+
+    Costs are given as multiples of the first GRPO run's, else of the first run's.
 
     Example:
 
@@ -194,6 +196,7 @@ def compare(
         print_json(comparison.to_dict())
     else:
         print(comparison.table())
+        print(f"\n{comparison.cost_tables()}\n")
         print(f"report with plots: {path}")
 
 

@@ -4,7 +4,7 @@ import pytest
 from tests.evaluation.synthetic_run import write_run
 
 from midcourse.errors import DataError
-from midcourse.evaluation.compare import compare_runs, markdown_table
+from midcourse.evaluation.compare import compare_runs, markdown_table, policy_and_role_tokens
 from midcourse.recording.writer import RecordingConfig, RunWriter
 
 
@@ -79,6 +79,28 @@ def test_costs_of_roles_are_told_from_those_of_the_policy(tmp_path):
     run = compare_runs([write_curve(tmp_path, method="rti", seed=0, tokens=10, points={3: 0.5})]).runs[0]
     assert run.tokens_by_role == {"policy": 30, "validator": 30}
     assert run.seconds == 3.0
+
+
+def test_costs_are_multiples_of_the_first_grpo_runs(tmp_path):
+    costly = write_curve(tmp_path / "rti", method="rti", seed=0, tokens=30, points={2: 0.5})
+    plain = write_curve(tmp_path / "grpo", method="grpo", seed=0, tokens=10, points={2: 0.5})
+    comparison = compare_runs([costly, plain])
+    assert comparison.cost_baseline == str(plain)
+    assert comparison.to_dict()["cost_ratios"][str(costly)]["generated_tokens"] == 3.0
+    table = comparison.cost_tables()
+    assert "| validator | 30 | 0 | 0 | 0.0 |" in table
+    assert "| all, over grpo, seed 0's | 3.00 x | - | - | - |" in table
+    assert "1.0 s of wall clock, 1.00 x grpo, seed 0's." in table
+    assert table.count("all, over") == 1
+    assert compare_runs([costly]).cost_ratios[str(costly)]["wall_seconds"] == 1.0
+
+
+def test_what_the_policy_writes_under_intervention_is_no_roles(tmp_path):
+    with RunWriter(tmp_path, RecordingConfig(tensorboard=False), resolved_config="") as writer:
+        writer.write_metrics(
+            1, {"rollout/tokens/policy": 5, "rollout/tokens/intervened_policy": 3, "rollout/tokens/validator": 2}
+        )
+    assert policy_and_role_tokens(compare_runs([tmp_path]).runs[0]) == (8, 2)
 
 
 def test_the_comparison_is_strict_json(tmp_path):

@@ -20,6 +20,7 @@ def test_a_report_of_several_runs_has_its_figures_beside_it(tmp_path):
         assert f"({name}.png)" in text
         assert (tmp_path / "report" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert "At equal cost" in text
+    assert text.count("Cost per update, ") == len(folders)
     assert json.loads((tmp_path / "report" / "comparison.json").read_text())["runs"]
 
 

@@ -48,6 +48,13 @@ def test_a_run_that_was_killed_and_resumed_ends_like_one_that_was_not(killed, sc
     assert killed["outcomes"][scenario] == killed["outcomes"]["never"]
 
 
+def test_what_the_engine_took_from_its_cache_is_recorded_under_time(tmp_path):
+    run(tmp_path, resume=False, bomb=Bomb(), updates=2)
+    for text in (tmp_path / "metrics.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        assert 0 < line["time/engine/prompt_tokens_reused"] < line["time/engine/prompt_tokens"]
+
+
 def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path):
     run(tmp_path, resume=False, bomb=Bomb(), updates=1)
     for name in ("metrics.jsonl", "evaluations.jsonl"):

@@ -11,12 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from midcourse.errors import DataError
+from midcourse.evaluation.cost import (
+    AMOUNT_PREFIXES,
+    POLICY_ROLES,
+    ROLE_TITLES,
+    RoleCost,
+    UpdateCost,
+    update_cost,
+    update_seconds,
+)
 from midcourse.evaluation.estimators import seed_interval
 from midcourse.recording.reader import RunReader
 
 TOKENS_PREFIX = "rollout/tokens/"
-SECONDS_KEYS = ("time/rollout", "time/update")
-"""Wall clock of one update, seconds, in parts that do not overlap; evaluations and checkpoints are not in it."""
+BASELINE_METHOD = "grpo"
+"""Costs are given as multiples of the first run of this method, else of the first run."""
 OUTCOME_PREFIX = "intervention/outcome/"
 COUNT_PREFIX = "intervention/num_"
 RUN_ONLY_SECTIONS = ("seed", "output", "recording")
@@ -38,6 +47,7 @@ TABLE_HEADINGS = (
     "accepted steps",
     "rescued groups",
 )
+COST_HEADINGS = ("asked by", "generated tokens", "scored tokens", "prompt tokens", "awaited seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +73,18 @@ class RunSummary:
     num_rollouts: float
     tokens_by_role: Mapping[str, float]  # generated
     seconds: float
+    cost: UpdateCost
     curve: Sequence[CurvePoint]
     outcomes: Mapping[str, float]  # steps under intervention, by outcome
     intervention_counts: Mapping[str, float]  # intervention/num_*, summed
     intervention_means: Mapping[str, float]  # every other intervention/* metric, mean over updates that have it
     num_rescued: float
     errors: Mapping[str, float]  # failed rollouts by kind
+
+    @property
+    def title(self) -> str:
+        """The label, with the seed where there is one."""
+        return self.label if self.seed is None else f"{self.label}, seed {self.seed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +97,8 @@ class Comparison:
 
     runs: Sequence[RunSummary]
     at_equal: Mapping[str, Mapping[str, Any]]  # "updates" | "tokens" | "seconds"
+    cost_baseline: str  # folder of the run that costs are multiples of
+    cost_ratios: Mapping[str, Mapping[str, float | None]]  # folder -> total of an update's cost over the baseline's
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can hold."""
@@ -98,6 +116,32 @@ class Comparison:
             for split in (run.curve[-1].splits if run.curve else ["-"])
         ]
         return markdown_table(TABLE_HEADINGS, rows)
+
+    def cost_tables(self) -> str:
+        """Return what an update of each run costs, a Markdown table a run, and how many times the baseline's it is."""
+        return "\n\n".join(
+            f"{self._cost_sentence(run)}\n\n{markdown_table(COST_HEADINGS, self._cost_rows(run))}" for run in self.runs
+        )
+
+    def _cost_sentence(self, run: RunSummary) -> str:
+        clock = f"{run.cost.wall_seconds:,.1f} s of wall clock"
+        if run.folder != self.cost_baseline:
+            clock += f", {_times(self.cost_ratios[run.folder]['wall_seconds'])} {self._baseline_title}'s"
+        reused = run.cost.prompt_reused_fraction
+        said = "" if reused is None else f"; {percent(reused)} of prompt tokens were not computed again"
+        return f"Cost per update, {run.title}: {clock}{said}."
+
+    def _cost_rows(self, run: RunSummary) -> list[list[str]]:
+        rows = [[ROLE_TITLES.get(role, role), *_amounts(cost)] for role, cost in run.cost.roles.items()]
+        rows.append(["all", *_amounts(run.cost.total)])
+        if run.folder != self.cost_baseline:
+            ratios = self.cost_ratios[run.folder]
+            rows.append([f"all, over {self._baseline_title}'s", *(_times(ratios[name]) for name in AMOUNT_PREFIXES)])
+        return rows
+
+    @property
+    def _baseline_title(self) -> str:
+        return next(run.title for run in self.runs if run.folder == self.cost_baseline)
 
     def by_label(self) -> dict[str, list[RunSummary]]:
         """Return the runs of each label, in the order given."""
@@ -122,8 +166,11 @@ def compare_runs(folders: Sequence[Path | str], output: Path | str | None = None
     readers = [RunReader(folder) for folder in folders]
     labels = _labels([reader.config for reader in readers])
     runs = [_summarize(reader, label) for reader, label in zip(readers, labels, strict=True)]
+    baseline = next((run for run in runs if run.method == BASELINE_METHOD), runs[0])
     comparison = Comparison(
         runs=runs,
+        cost_baseline=baseline.folder,
+        cost_ratios={run.folder: run.cost.ratios(baseline.cost) for run in runs},
         at_equal={
             "updates": _at_equal(runs, lambda point: point.update),
             "tokens": _at_equal(runs, lambda point: point.tokens),
@@ -168,11 +215,6 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str,
             yield f"{prefix}{key}", value if isinstance(value, bool | int | float | str) else str(value)
 
 
-def update_seconds(line: Mapping[str, float]) -> float:
-    """Return the wall clock of one update's metrics line, 0 where it has none."""
-    return sum(line[key] for key in SECONDS_KEYS if key in line)
-
-
 def update_tokens(line: Mapping[str, float]) -> float:
     """Return the tokens generated in one update, every role included."""
     return sum(value for key, value in line.items() if key.startswith(TOKENS_PREFIX))
@@ -190,6 +232,7 @@ def _summarize(reader: RunReader, label: str) -> RunSummary:
         num_rollouts=sum(line.get("rollout/count", 0.0) for line in lines),
         tokens_by_role=_sums(lines, TOKENS_PREFIX),
         seconds=sum(map(update_seconds, lines)),
+        cost=update_cost(lines),
         curve=[_curve_point(evaluation, lines) for evaluation in reader.evaluations()],
         outcomes=_sums(lines, OUTCOME_PREFIX),
         intervention_counts={
@@ -266,9 +309,23 @@ def sheet_attempts(sheet: Mapping[str, Any]) -> int:
     return max(map(int, sheet["pass_at"]))
 
 
+def policy_and_role_tokens(run: RunSummary) -> tuple[float, float]:
+    """Return the tokens that the policy generated in rollouts, under intervention or not, and those of the roles."""
+    policy = sum(run.tokens_by_role.get(role, 0.0) for role in POLICY_ROLES)
+    return policy, sum(run.tokens_by_role.values()) - policy
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f} x"
+
+
+def _amounts(cost: RoleCost) -> list[str]:
+    tokens = (cost.generated_tokens, cost.scored_tokens, cost.prompt_tokens)
+    return [*(f"{amount:,.0f}" for amount in tokens), f"{cost.awaited_seconds:,.1f}"]
+
+
 def _costs(run: RunSummary) -> list[str]:
-    policy = run.tokens_by_role.get("policy", 0.0)
-    roles = sum(run.tokens_by_role.values()) - policy
+    policy, roles = policy_and_role_tokens(run)
     amounts = (run.num_rollouts, policy, roles, run.seconds, run.outcomes.get("accepted", 0.0), run.num_rescued)
     return [f"{amount:,.0f}" for amount in amounts]
 

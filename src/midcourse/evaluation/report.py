@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from midcourse.errors import DataError
-from midcourse.evaluation.compare import Comparison, RunSummary, compare_runs, markdown_table, percent
+from midcourse.evaluation.compare import (
+    Comparison,
+    RunSummary,
+    compare_runs,
+    markdown_table,
+    percent,
+    policy_and_role_tokens,
+)
 from midcourse.evaluation.plots import (
     OUTCOME_GROUPS,
     plot_metric,
@@ -22,6 +29,10 @@ from midcourse.types import Group, InterventionOutcome, Turn
 Decode = Callable[[Sequence[int]], str]
 MAX_EXAMPLES = 3
 NOT_FLAGGED = ("valid", "validator_unreadable")
+COST_NOTE = (
+    "Means over updates. Prompt tokens are as asked for, whether or not the engine had them cached. Requests wait side "
+    "by side, so awaited seconds add up to more than the wall clock. A role on a server tells no tokens."
+)
 PERPLEXITY_KEYS = ("intervention/accepted_perplexity_mean", "intervention/perplexity_accepted")
 """RTI's own number (accepted steps of successful rollouts, Fig. 5a), else that of all accepted steps."""
 
@@ -89,16 +100,12 @@ def draw_plots(
         ),
     ]
     for index, run in enumerate(comparison.runs):
-        title = run.label if run.seed is None else f"{run.label}, seed {run.seed}"
-        found.append(
-            (f"Turns per rollout, {title}.", plot_turns(lines[run.folder], title, folder / f"turns_{index}.png"))
-        )
-        found.append(
-            (
-                f"What became of flagged steps, {title}.",
-                plot_outcomes(lines[run.folder], title, folder / f"outcomes_{index}.png"),
-            )
-        )
+        turns = plot_turns(lines[run.folder], run.title, folder / f"turns_{index}.png")
+        outcomes = plot_outcomes(lines[run.folder], run.title, folder / f"outcomes_{index}.png")
+        found += [
+            (f"Turns per rollout, {run.title}.", turns),
+            (f"What became of flagged steps, {run.title}.", outcomes),
+        ]
     return [(caption, path) for caption, path in found if path is not None]
 
 
@@ -115,6 +122,7 @@ def _report_text(comparison: Comparison, plots: Sequence[tuple[str, Path]], exam
     titles = ", ".join(comparison.by_label())
     parts = [f"# {escape_text(titles)}", comparison.table(), "## What the interventions did"]
     parts += [intervention_sentences(run) for run in comparison.runs]
+    parts += ["## Cost per update", comparison.cost_tables(), COST_NOTE]
     if len(comparison.runs) > 1:
         parts += ["## At equal cost", *_equal_cost_tables(comparison)]
     if any(run.intervention_means for run in comparison.runs):
@@ -127,7 +135,7 @@ def _report_text(comparison: Comparison, plots: Sequence[tuple[str, Path]], exam
 
 def intervention_sentences(run: RunSummary) -> str:
     """Return what the interventions of a run did, in plain sentences with the record's numbers."""
-    name = escape_text(run.label if run.seed is None else f"{run.label}, seed {run.seed}")
+    name = escape_text(run.title)
     failed = ", ".join(f"{count:,.0f} {kind}" for kind, count in run.errors.items() if count)
     said = [
         f"**{name}**: {run.num_updates} updates, {run.num_rollouts:,.0f} rollouts"
@@ -150,8 +158,7 @@ def intervention_sentences(run: RunSummary) -> str:
     if unreadable:
         said.append(f"In {unreadable:,.0f} steps the validator's answer could not be read; the draft was kept.")
     said.append(f"{run.num_rescued:,.0f} groups that had failed as a whole were rescued by an intervened rollout.")
-    policy = run.tokens_by_role.get("policy", 0.0)
-    roles = sum(run.tokens_by_role.values()) - policy
+    policy, roles = policy_and_role_tokens(run)
     if policy:
         said.append(f"The roles wrote {roles:,.0f} tokens, {roles / policy:.2f} for each token of the policy.")
     return " ".join(said)
@@ -165,8 +172,7 @@ def _statistics_table(comparison: Comparison) -> str:
         [key.removeprefix("intervention/"), *(f"{found[key]:,.3g}" if key in found else "-" for found in numbers)]
         for key in keys
     ]
-    titles = [run.label if run.seed is None else f"{run.label}, seed {run.seed}" for run in comparison.runs]
-    return markdown_table(("total, or mean over updates", *titles), rows)
+    return markdown_table(("total, or mean over updates", *(run.title for run in comparison.runs)), rows)
 
 
 def _equal_cost_tables(comparison: Comparison) -> list[str]:

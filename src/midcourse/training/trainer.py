@@ -1,9 +1,11 @@
 """The order of training: tasks -> waves of groups -> advantages -> update -> new weights -> record -> checkpoint.
 
 On one machine's CPU a run that was killed and resumed ends with the same weights and metrics, bit for bit, as one
-that never stopped; only metrics under time/ differ. What makes it so: draws are keyed by seed, update, task, attempt
-and turn; the order of tasks follows from the seed; a wave is journalled whole and begins with an empty prefix cache,
-so that it does not matter whether the wave before it was rolled out or read from the journal.
+that never stopped; only metrics under time/ differ: seconds, and how many prompt tokens this process asked the engine
+for and how many of them its cache held (a wave that is read from the journal asks for none). What makes it so: draws
+are keyed by seed, update, task, attempt and turn; the order of tasks follows from the seed; a wave is journalled whole
+and begins with an empty prefix cache, so that it does not matter whether the wave before it was rolled out or read
+from the journal.
 """
 
 import asyncio
@@ -18,6 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
+from midcourse.engines.base import EngineUsage
 from midcourse.environments.base import Task
 from midcourse.errors import CheckpointError, ConfigError
 from midcourse.methods.base import Method, RolloutTools
@@ -205,7 +208,7 @@ class _Run:
 
     async def advance(self, update: int, tasks: Sequence[Task]) -> None:
         """Make one update of the policy, from tasks to metrics."""
-        started = time.monotonic()
+        started, asked = time.monotonic(), self.parts.tools.engine.usage()
         groups = await self.collect(update, tasks)
         collected = time.monotonic()
         advantages = [self.parts.method.advantages(group) for group in groups]
@@ -215,6 +218,7 @@ class _Run:
             **_timed(group_metrics(groups)),
             **self.parts.method.statistics(groups),
             **losses,
+            **_prompt_metrics(asked, self.parts.tools.engine.usage()),
             "time/rollout": collected - started,
             "time/update": time.monotonic() - collected,
         }
@@ -273,5 +277,13 @@ class _Run:
 
 
 def _timed(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics with seconds under time/: the only names that may differ between equal runs."""
+    """Return the metrics with awaited seconds under time/, whose values may differ between equal runs."""
     return {name.replace("rollout/seconds/", "time/rollout/"): value for name, value in metrics.items()}
+
+
+def _prompt_metrics(before: EngineUsage, after: EngineUsage) -> dict[str, float]:
+    """Return the prompt tokens asked for between two readings, and those that the engine did not compute again."""
+    return {
+        "time/engine/prompt_tokens": float(after.prompt_tokens - before.prompt_tokens),
+        "time/engine/prompt_tokens_reused": float(after.prompt_tokens_reused - before.prompt_tokens_reused),
+    }
