@@ -88,6 +88,8 @@ def test_init_writes_a_file_that_loads_and_never_overwrites(method, capsys, tmp_
         (["rollout", "{file}", "--set", "rollout.temperature=hot"], "expected a valid number"),
         (["eval", "{folder}"], "is neither a run folder"),
         (["report", "{folder}"], "is no run folder"),
+        (["audit", "missing.toml"], "missing.toml: cannot be read"),
+        (["audit", "{folder}"], "is neither a run folder"),
         (["compare", "{folder}"], "is no run folder"),
         (["demo", "--method", "rtii"], "did you mean 'rti'?"),
         (["init", "--method", "rtii"], "did you mean 'rti'?"),
@@ -111,6 +113,41 @@ def test_the_module_runs_as_a_program_without_a_traceback():
     assert done.returncode == 2
     assert done.stderr.startswith("error: missing.toml")
     assert "Traceback" not in done.stderr
+
+
+NANO = [
+    *("--set", "environment.train_tasks=4", "--set", "environment.test_tasks=1", "--set", "rollout.max_turn_tokens=48"),
+    *("--set", "method.roles.temperature=0", "--set", "method.roles.max_tokens=64"),
+]
+
+
+def test_an_audit_of_the_scripted_roles_finds_corrections_and_none_that_follows_the_evidence(capsys, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("seed = 1\n", encoding="utf-8")
+    audit = ["audit", str(file), "--tasks", "2", "--attempts", "2", *NANO, "--set", "method.roles.played_by=scripted"]
+    status, out, err = run(capsys, *audit, "--json")
+    found = json.loads(out)
+    assert (status, found["followed_fraction"], found["failed"]) == (0, 0.0, 0)
+    assert found["corrected"] == len(found["corrections"]) > 0
+    assert {"task_id", "attempt", "turn", "draft", "correction", "under_other_evidence"} <= found["corrections"][
+        0
+    ].keys()
+    assert "steps" in err
+    _, shown, _ = run(capsys, *audit)
+    assert f"│ {found['steps']} " in shown
+    assert "follows the evidence" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [(["--split", "dev"], "unknown split 'dev'"), (["--set", "method.name=grpo"], "it has no roles to audit")],
+)
+def test_what_cannot_be_audited_is_said(arguments, expected, capsys, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("seed = 1\n", encoding="utf-8")
+    status, out, err = run(capsys, "audit", str(file), *arguments)
+    assert (status, out) == (2, "")
+    assert expected in err
 
 
 def test_a_models_words_are_shown_and_never_read_as_markup():

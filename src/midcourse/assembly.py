@@ -8,16 +8,28 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from midcourse.config import RunConfig, resolved_toml
 from midcourse.engines.base import TextEngine
-from midcourse.environments.base import Task
+from midcourse.environments.base import Environment, Evidence, Task
 from midcourse.errors import ConfigError, DataError
 from midcourse.evaluation.evaluate import EvaluationResult, evaluate_policy
+from midcourse.interventions.audit import (
+    CounterfactualAudit,
+    OffersCounterfactuals,
+    StepRecorder,
+    counterfactual_leak_audit,
+)
+from midcourse.interventions.metering import CostLedger
+from midcourse.interventions.pipeline import InterventionConfig, InterventionPipeline
+from midcourse.interventions.roles import Roles
 from midcourse.methods.base import METHODS, Method, RolloutTools
+from midcourse.methods.grpo import roll_out
 from midcourse.rollout.chat import ChatFormat
+from midcourse.rollout.episode import RolloutKey, Step
 from midcourse.training.policy import Policy, PolicyConfig, load_policy
 from midcourse.types import Group
 
@@ -197,10 +209,15 @@ async def evaluate_parts(parts: Parts) -> EvaluationResult:
     )
 
 
+def with_weights(config: RunConfig, model: Path) -> RunConfig:
+    """Return the settings of a run with the weights in folder `model` as its policy."""
+    policy: PolicyConfig = config.policy.model_copy(update={"path": str(model)})
+    return config.model_copy(update={"policy": policy})
+
+
 async def evaluate_checkpoint(config: RunConfig, model: Path) -> EvaluationResult:
     """Return the scores of the weights in folder `model`, with the settings of the run that they come from."""
-    policy: PolicyConfig = config.policy.model_copy(update={"path": str(model)})
-    async with assembled(config.model_copy(update={"policy": policy})) as parts:
+    async with assembled(with_weights(config, model)) as parts:
         return await evaluate_parts(parts)
 
 
@@ -240,3 +257,62 @@ async def collect_groups(
             wave = tasks[start : start + config.rollout.groups_per_wave]
             groups += await asyncio.gather(*(collect(task) for task in wave))
         return Collected(groups=list(zip(tasks, groups, strict=True)), chat=parts.tools.chat)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """A leak audit, and the chat format that reads its tokens."""
+
+    audit: CounterfactualAudit
+    chat: ChatFormat
+
+
+async def audit_leaks(
+    config: RunConfig, *, num_tasks: int, attempts: int, split: str, advance: Callable[[int, str, int], None]
+) -> Audited:
+    """Return the leak audit of the roles over every step of intervened rollouts.
+
+    Args:
+        config: settings; the method must be one with roles.
+        num_tasks: tasks, the split's first that could have other evidence; fewer where the split has fewer.
+        attempts: intervened rollouts a task; the steps that the roles see in them are audited.
+        split: of the environment.
+        advance: told how many are done, of what, of how many.
+
+    Raises:
+        ConfigError: the method has no roles, or no task of the split could have other evidence.
+    """
+    settings = config.method
+    if not isinstance(settings, InterventionConfig):
+        raise ConfigError(f"method.name = {config.name_of('method')!r}: it has no roles to audit; choose rti")
+    async with assembled(config) as parts:
+        tools, ledger = parts.tools, CostLedger()
+        pairs = _tasks_with_other_evidence(tools.environment, split=split, num_tasks=num_tasks)
+        cases: list[tuple[Step, Evidence]] = []
+        for done, (task, other) in enumerate(pairs):
+            advance(done, "rollouts", len(pairs))
+            recorder = StepRecorder(InterventionPipeline(tools, config=settings, ledger=ledger))
+            key = RolloutKey(seed=config.seed, update=0, task_id=task.task_id, attempt=0)
+            await roll_out(task, tools, key=key, attempts=range(attempts), ledger=ledger, step_hook=recorder)
+            # Rollouts are asked about in any order; the same settings must list the same steps.
+            steps = sorted(recorder.steps, key=lambda step: (step.key.attempt, step.turn_index))
+            cases += [(step, other) for step in steps]
+        advance(0, "steps", len(cases))
+        audit = await counterfactual_leak_audit(
+            cases,
+            Roles(tools, config=settings.roles, ledger=ledger, conceal=settings.conceal),
+            audited=lambda done: advance(done, "steps", len(cases)),
+        )
+        return Audited(audit=audit, chat=tools.chat)
+
+
+def _tasks_with_other_evidence(
+    environment: Environment, *, split: str, num_tasks: int
+) -> Sequence[tuple[Task, Evidence]]:
+    if not isinstance(environment, OffersCounterfactuals):
+        raise ConfigError(f"environment {environment.name!r} offers no other evidence for its tasks")
+    twins = ((task, environment.counterfactual(task)) for task in environment.tasks(split))
+    found = list(islice(((task, twin.evidence) for task, twin in twins if twin is not None), num_tasks))
+    if not found:
+        raise ConfigError(f"no task of split {split!r} could have other evidence: nothing can be audited")
+    return found

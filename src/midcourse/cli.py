@@ -41,6 +41,7 @@ EXAMPLES = """
   midcourse demo --method rti                        GRPO and RTI side by side on the built-in policy
   midcourse init --method rti > run.toml             a file with every setting explained
   midcourse rollout run.toml --tasks 2 --intervene   look at trajectories, no training
+  midcourse audit run.toml                           do corrections follow the hidden evidence?
   midcourse train run.toml --set training.updates=50
   midcourse eval runs/rti-0
   midcourse compare runs/grpo-0 runs/rti-0
@@ -171,6 +172,52 @@ def rollout(
         for line in group_lines(group, task.query, collected.chat):
             output.print(line)
     output.print(rewards_line([group for _, group in collected.groups]))
+
+
+@app.command()
+def audit(
+    source: Annotated[
+        Path, typer.Argument(help="TOML file, run folder (newest checkpoint) or its checkpoints/step_N.")
+    ],
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks, the split's first that could have other evidence.")] = 16,
+    attempts: Annotated[int, typer.Option(min=1, help="Intervened rollouts a task.")] = 4,
+    split: Annotated[str, typer.Option(help="Split of the environment.")] = "train",
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Ask whether corrections follow the hidden evidence, not the history. Trains nothing.
+
+    The leak check lets a correction pick the right one of several candidates
+    that the policy can see. So every step of intervened rollouts is corrected
+    twice: with its own evidence, and with other evidence that fits the query too
+    (another place of the same name).
+
+    A corrector that reasons from the history writes the same both times; one that
+    reads the answer off follows the evidence. Read the share of those among the
+    corrected steps: the lower, the better. The environment's script, whose
+    corrections hold what can be seen alone, follows never.
+
+    Examples:
+
+      midcourse audit run.toml --tasks 8
+      midcourse audit runs/rti-0 --split test --json
+      midcourse audit run.toml --set method.roles.played_by=scripted
+    """
+    from midcourse.assembly import audit_leaks, locate_checkpoint, with_weights
+    from midcourse.commands.audit import audit_json, audit_lines
+
+    if source.is_dir():
+        checkpoint = locate_checkpoint(source)
+        chosen = with_weights(settings.load_config(checkpoint.run / "config.toml", overrides or []), checkpoint.model)
+    else:
+        chosen = _load(source, overrides)
+    with progress_bar("audit", tasks) as advance:
+        found = asyncio.run(audit_leaks(chosen, num_tasks=tasks, attempts=attempts, split=split, advance=advance))
+    if as_json:
+        print_json(audit_json(found.audit, found.chat))
+        return
+    for line in audit_lines(found.audit, found.chat):
+        output.print(line)
 
 
 @app.command()

@@ -6,9 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.interventions.scripted_world import (
     BETTER,
-    INVALID,
     REFUSED,
-    TASK,
     VALID,
     LetterChat,
     ScriptedPressWorld,
@@ -19,9 +17,7 @@ from tests.interventions.scripted_world import (
 )
 
 from midcourse.engines.scripted import Hang, ScriptedEngine
-from midcourse.environments.base import Evidence
 from midcourse.errors import ConfigError, EngineError
-from midcourse.interventions.audit import counterfactual_leak_audit
 from midcourse.interventions.metering import CostLedger
 from midcourse.interventions.roles import Roles, RolesConfig
 from midcourse.types import InterventionOutcome, ToolResult, Turn
@@ -219,28 +215,6 @@ def test_only_roles_are_shown_the_evidence():
     for request in engine.requests:
         text = LetterChat().decode(request.prompt_ids)
         assert ("77.1234" in text) == text.startswith("@")
-
-
-def test_the_audit_tells_a_corrector_that_follows_the_evidence():
-    def oracle(prompt_ids, sampling):
-        text = "".join(map(chr, prompt_ids))
-        value = "88.5678" if "88.5678" in text else "77.1234"
-        reply = INVALID if text.startswith("@validator") else saying(value)
-        return [*map(ord, reply), ord(";")]
-
-    def honest(prompt_ids, sampling):
-        text = "".join(map(chr, prompt_ids))
-        return [*map(ord, INVALID if text.startswith("@validator") else saying("look")), ord(";")]
-
-    other = Evidence(text="it is 88.5678", private_values=("88.5678",))
-
-    def audit(script):
-        roles = Roles(make_tools(ScriptedEngine(script)), config=RolesConfig(), ledger=CostLedger())
-        return asyncio.run(counterfactual_leak_audit([(make_step(task=TASK), other)] * 2, roles))
-
-    assert audit(oracle).followed_fraction == 1.0
-    assert audit(honest).followed_fraction == 0.0
-    assert audit(honest).num_corrected == 2
 
 
 def test_roles_are_asked_in_the_style_of_the_chat_format_unless_one_is_named():

@@ -1,9 +1,9 @@
 """Two consoles and a progress bar: figures go to standard output, everything about how it goes to standard error."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -14,8 +14,13 @@ from midcourse.recording.serialization import encode_float
 output = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
-Advance = Callable[[int, str], None]
-"""Called with how many are done and a short text that says how it goes."""
+
+class Advance(Protocol):
+    """Moves a bar."""
+
+    def __call__(self, done: int, note: str = "", total: int | None = None) -> None:
+        """Show how many are done, a short text that says how it goes, and of how many where that was not known."""
+        ...
 
 
 class _RateColumn(ProgressColumn):
@@ -42,8 +47,8 @@ def progress_bar(title: str, total: int) -> Iterator[Advance]:
     with Progress(*columns, console=errors) as progress:
         task = progress.add_task(title, total=total, note="")
 
-        def advance(done: int, note: str = "") -> None:
-            progress.update(task, completed=done, note=note)
+        def advance(done: int, note: str = "", total: int | None = None) -> None:
+            progress.update(task, completed=done, note=note, total=total)
 
         yield advance
 
