@@ -160,10 +160,11 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dic
         with RunWriter(folder, config.recording, resolved_config=resolved_toml(config), resume=resume) as writer:
 
             async def evaluate(update: int) -> Mapping[str, Any]:
-                advance(update, "evaluating")
-                result = (await evaluate_parts(parts)).to_dict()
-                scores.update(result)
-                return result
+                result = await evaluate_parts(
+                    parts, finished=lambda done, total: advance(update, f"evaluating, rollout {done}/{total}")
+                )
+                scores.update(result.to_dict())
+                return result.to_dict()
 
             await train_async(
                 TrainingParts(
@@ -185,8 +186,14 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dic
     return {"output": str(folder), "updates": config.training.updates, "evaluation": scores or None}
 
 
-async def evaluate_parts(parts: Parts) -> EvaluationResult:
+async def evaluate_parts(
+    parts: Parts, *, finished: Callable[[int, int], None] = lambda done, total: None
+) -> EvaluationResult:
     """Return the scores of the weights in place, on the splits that the settings name.
+
+    Args:
+        parts: of a run.
+        finished: told how many rollouts are done, of how many.
 
     Raises:
         ConfigError: the splits hold no task.
@@ -206,6 +213,7 @@ async def evaluate_parts(parts: Parts) -> EvaluationResult:
         temperature=chosen.temperature,
         rollouts_per_wave=chosen.rollouts_per_wave,
         bootstrap_resamples=chosen.bootstrap_resamples,
+        finished=finished,
     )
 
 
@@ -215,10 +223,15 @@ def with_weights(config: RunConfig, model: Path) -> RunConfig:
     return config.model_copy(update={"policy": policy})
 
 
-async def evaluate_checkpoint(config: RunConfig, model: Path) -> EvaluationResult:
-    """Return the scores of the weights in folder `model`, with the settings of the run that they come from."""
+async def evaluate_checkpoint(
+    config: RunConfig, model: Path, *, finished: Callable[[int, int], None]
+) -> EvaluationResult:
+    """Return the scores of the weights in folder `model`, with the settings of the run that they come from.
+
+    `finished` is told how many rollouts are done, of how many.
+    """
     async with assembled(with_weights(config, model)) as parts:
-        return await evaluate_parts(parts)
+        return await evaluate_parts(parts, finished=finished)
 
 
 async def collect_groups(

@@ -115,9 +115,10 @@ def evaluate(
 
     checkpoint = locate_checkpoint(run_or_checkpoint)
     chosen = settings.load_config(checkpoint.run / "config.toml", overrides or [])
-    with progress_bar("evaluation", 1) as advance:
-        result = asyncio.run(evaluate_checkpoint(chosen, checkpoint.model))
-        advance(1, "")
+    with progress_bar("rollouts", None) as advance:
+        result = asyncio.run(
+            evaluate_checkpoint(chosen, checkpoint.model, finished=lambda done, total: advance(done, total=total))
+        )
     if as_json:
         print_json({"checkpoint": str(checkpoint.step), **result.to_dict()})
         return

@@ -122,6 +122,14 @@ def test_the_temperature_of_evaluation_takes_the_place_of_the_rollouts_own():
     assert {request.sampling.temperature for request in engine.requests} == {0.25}
 
 
+def test_every_finished_rollout_is_told():
+    told = []
+    engine = ScriptedEngine([[9, 2]] * 4)
+    tasks = [make_task(0, "test"), make_task(1, "test")]
+    evaluate(engine, tasks, rollouts_per_wave=3, finished=lambda *counts: told.append(counts))
+    assert told == [(done, 4) for done in range(5)]
+
+
 def test_two_evaluations_ask_for_the_same_draws():
     engines = [ScriptedEngine([[9, 2]] * 2) for _ in range(2)]
     for engine in engines:

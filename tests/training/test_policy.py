@@ -105,3 +105,37 @@ def test_a_path_that_is_no_model_is_named(tmp_path):
 def test_the_nano_policy_speaks_its_own_chat_only():
     with pytest.raises(ConfigError, match="compact"):
         load_policy(PolicyConfig(path="nano", chat="chatml", device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("{tmp}/missing", "there is no such folder"),
+        ("./runs/missing/model", "there is no such folder"),
+        ("", "holds no config.json"),
+        ("{tmp}/file", "is a file"),
+        ("{tmp}/empty", "holds no config.json and holds no model.safetensors"),
+        ("{tmp}/weightless", "holds no model.safetensors"),
+        ("{tmp}/step_4", "did you mean '{tmp}/step_4/model'"),
+    ],
+)
+def test_a_path_without_a_model_is_an_error_that_says_what_was_expected(path, expected, tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in ("empty", "weightless", "step_4/model"):
+        (tmp_path / folder).mkdir(parents=True)
+        if folder != "empty":
+            (tmp_path / folder / "config.json").write_text("{}")
+    path = path.format(tmp=tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        load_policy(PolicyConfig(path=path, device="cpu"))
+    assert str(caught.value).startswith(f"policy.path = {path!r}: ")
+    assert expected.format(tmp=tmp_path) in str(caught.value)
+    assert "expected a folder with config.json and model.safetensors, a hub name" in str(caught.value)
+
+
+@pytest.mark.parametrize(("chat", "part"), [("chatml", "tokenizer"), ("compact", "model")])
+def test_a_model_that_cannot_be_read_is_an_error_of_the_path(chat, part, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_text("")
+    with pytest.raises(ConfigError, match=rf"policy\.path = .*: the {part} cannot be loaded; expected a folder"):
+        load_policy(PolicyConfig(path=str(tmp_path), chat=chat, device="cpu"))

@@ -34,8 +34,11 @@ class _RateColumn(ProgressColumn):
 
 
 @contextmanager
-def progress_bar(title: str, total: int) -> Iterator[Advance]:
-    """Show a bar with rate and remaining time on standard error; yields the function that moves it."""
+def progress_bar(title: str, total: int | None) -> Iterator[Advance]:
+    """Show a bar with rate and remaining time on standard error; yields the function that moves it.
+
+    A total of None is one that is told later, with the first advance.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -5,7 +5,7 @@ import hashlib
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -88,6 +88,7 @@ async def evaluate_policy(
     temperature: float | None = None,
     rollouts_per_wave: int = 64,
     bootstrap_resamples: int = 1000,
+    finished: Callable[[int, int], None] = lambda done, total: None,
 ) -> EvaluationResult:
     """Roll every task out `attempts` times and score what came back.
 
@@ -103,17 +104,25 @@ async def evaluate_policy(
         temperature: > 0.
         rollouts_per_wave: rollouts in flight together, >= 1.
         bootstrap_resamples: draws of the intervals.
+        finished: told after every rollout how many are done, of how many; and before the first.
     """
     if temperature is not None:
         rollout = rollout.model_copy(update={"temperature": temperature})
     evaluation = evaluation_seed(seed)
 
+    pairs = [(task, attempt) for task in tasks for attempt in range(attempts)]
+    num_finished = 0
+
     async def attempt_task(task: Task, attempt: int) -> Trajectory:
+        nonlocal num_finished
         key = RolloutKey(seed=evaluation, update=0, task_id=task.task_id, attempt=attempt)
-        return await run_episode(task, engine=engine, chat=chat, environment=environment, config=rollout, key=key)
+        found = await run_episode(task, engine=engine, chat=chat, environment=environment, config=rollout, key=key)
+        num_finished += 1
+        finished(num_finished, len(pairs))
+        return found
 
     started = time.monotonic()
-    pairs = [(task, attempt) for task in tasks for attempt in range(attempts)]
+    finished(0, len(pairs))
     done: list[tuple[Task, Trajectory]] = []
     for start in range(0, len(pairs), rollouts_per_wave):
         wave = pairs[start : start + rollouts_per_wave]

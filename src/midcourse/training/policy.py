@@ -4,6 +4,7 @@ Letters: B rows, T tokens, N tokens asked for, V vocabulary. The config must be 
 transformers are imported where they are used.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NANO = "nano"
+EXPECTED_PATH = 'a folder with config.json and model.safetensors, a hub name such as "Qwen/Qwen3-0.6B", or "nano"'
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 class PolicyConfig(BaseModel):
@@ -74,6 +77,7 @@ def load_policy(config: PolicyConfig) -> Policy:
         ConfigError: no such model, no GPU where one is asked for, a chat format that does not fit the model, or an
             architecture whose log-probabilities are not the softmax of its head.
     """
+    check_path(config.path)
     import torch
 
     if config.device == "cuda" and not torch.cuda.is_available():
@@ -91,6 +95,29 @@ def load_policy(config: PolicyConfig) -> Policy:
     return Policy(model=model, tokenizer=tokenizer, chat=chat, config=config)
 
 
+def check_path(path: str) -> None:
+    """Check what can be seen of a policy's path without loading anything.
+
+    Raises:
+        ConfigError: it is a file, a folder without a model, or names no folder and cannot be a hub name either.
+    """
+    folder = Path(path)
+    if folder.is_dir():
+        problems = [] if (folder / "config.json").is_file() else ["holds no config.json"]
+        # Weights may be in several files, or in an older format that transformers still reads.
+        if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+            problems.append("holds no model.safetensors")
+        within = folder / "model"
+        hint = f" (a checkpoint: did you mean {str(within)!r}?)" if (within / "config.json").is_file() else ""
+        problem = " and ".join(problems) + hint if problems else ""
+    elif folder.exists():
+        problem = "is a file"
+    else:
+        problem = "" if HUB_NAME.fullmatch(path) else "there is no such folder"
+    if problem:
+        raise ConfigError(f"policy.path = {path!r}: {problem}; expected {EXPECTED_PATH}")
+
+
 def _load_parts(config: PolicyConfig, dtype: "torch.dtype") -> tuple[Any, Any, ChatFormat]:
     if config.chat == "compact":
         from midcourse.nano.package import load_nano
@@ -104,7 +131,10 @@ def _load_parts(config: PolicyConfig, dtype: "torch.dtype") -> tuple[Any, Any, C
 
     from midcourse.rollout.chat import ChatMLFormat, TemplateFormat
 
-    tokenizer = AutoTokenizer.from_pretrained(config.path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(config.path)
+    except (OSError, ValueError) as error:
+        raise _unloadable(config.path, "tokenizer", error) from error
     chat = ChatMLFormat(tokenizer) if config.chat == "chatml" else TemplateFormat(tokenizer)
     return load_model(config.path, dtype), tokenizer, chat
 
@@ -118,8 +148,12 @@ def load_model(path: str, dtype: "torch.dtype") -> Any:
         _switch_off_dropout(settings)
         return AutoModelForCausalLM.from_pretrained(path, config=settings, dtype=dtype)
     except (OSError, ValueError) as error:
-        where = "" if Path(path).exists() else " (no such folder here)"
-        raise ConfigError(f"policy.path {path!r}{where} cannot be loaded: {error}") from error
+        raise _unloadable(path, "model", error) from error
+
+
+def _unloadable(path: str, what: str, error: Exception) -> ConfigError:
+    where = "" if Path(path).exists() else "there is no such folder, and as a hub name "
+    return ConfigError(f"policy.path = {path!r}: {where}the {what} cannot be loaded; expected {EXPECTED_PATH}: {error}")
 
 
 def _switch_off_dropout(settings: Any) -> None:
