@@ -26,7 +26,7 @@ VOCABULARY = 512
 ANSWER_TOKENS = 24
 
 
-def _model(hidden_size: int) -> Qwen3ForCausalLM:
+def _model(hidden_size: int, dtype: torch.dtype) -> Qwen3ForCausalLM:
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -39,7 +39,7 @@ def _model(hidden_size: int) -> Qwen3ForCausalLM:
         max_position_embeddings=1024,
         tie_word_embeddings=True,
     )
-    return Qwen3ForCausalLM(config).eval()
+    return Qwen3ForCausalLM(config).to(dtype).eval()
 
 
 def _prompts(count: int, length: int, seed: int) -> list[list[int]]:
@@ -106,7 +106,7 @@ def _max_difference(model: Qwen3ForCausalLM, engine: TransformersEngine) -> floa
     for prompt, completion in zip(prompts, _sample(engine, prompts, 24), strict=True):
         tokens = torch.tensor([[*prompt, *completion.token_ids]])
         with torch.no_grad():
-            logprobs = (model(tokens).logits[0, len(prompt) - 1 : -1] / 0.8).log_softmax(dim=-1)
+            logprobs = (model(tokens).logits[0, len(prompt) - 1 : -1].float() / 0.8).log_softmax(dim=-1)
         full = logprobs.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
         worst = max(worst, (full - torch.tensor(completion.logprobs)).abs().max().item())
     return worst
@@ -116,12 +116,13 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden-size", type=int, default=128)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--episode-batch", type=int, default=16)
     parser.add_argument("--episode-tokens", type=int, default=24, help="completion tokens of one turn")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    model = _model(options.hidden_size)
+    model = _model(options.hidden_size, getattr(torch, options.dtype))
     engine = TransformersEngine(model, config=TransformersEngineConfig())
     _seconds_single(model, engine, batch=64, new_tokens=2, seed=7)  # warm both sides up
     single, groups, episodes = [], [], []
@@ -144,6 +145,7 @@ def main() -> None:
     median = statistics.median
     result = {
         "hidden_size": options.hidden_size,
+        "dtype": options.dtype,
         "rounds": options.rounds,
         "single_turn_ratio": round(median(theirs / ours for theirs, ours in single), 2),
         "single_turn_tokens_per_second": round(64 * 48 / median(ours for _, ours in single)),

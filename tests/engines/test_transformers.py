@@ -174,6 +174,65 @@ def test_a_weight_update_drops_prefixes_and_changes_the_answer(make_engine, mode
     assert engine.version == 4
 
 
+@pytest.mark.parametrize("way", ["optimizer step", "loaded weights"])
+def test_samples_and_scores_come_from_the_weights_after_an_update(way, make_engine, model, full_logprobs):
+    engine = make_engine()
+    prompt, sampling = list(range(25)), SamplingParams(max_tokens=10, seed=2)
+    before = sample_all(engine, [(prompt, sampling)])[0]
+    if way == "optimizer step":
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)  # writes into the shared weights
+        tokens = torch.tensor([prompt])
+        model(tokens, labels=tokens).loss.backward()
+        optimizer.step()
+        asyncio.run(engine.update_weights(None, 1))
+    else:
+        changed = {name: value + 0.05 * torch.randn_like(value) for name, value in model.state_dict().items()}
+        asyncio.run(engine.update_weights(changed, 1))
+    after = sample_all(engine, [(prompt, sampling)])[0]
+    scores = asyncio.run(engine.score(prompt, before.token_ids))
+    for token_ids, logprobs in ((after.token_ids, after.logprobs), (before.token_ids, scores.logprobs)):
+        expected = full_logprobs(model, prompt, token_ids).gather(1, torch.tensor(token_ids)[:, None])[:, 0]
+        assert torch.allclose(torch.tensor(logprobs), expected, atol=1e-5)
+    assert not torch.allclose(torch.tensor(scores.logprobs), torch.tensor(before.logprobs), atol=1e-2)
+
+
+class LowRank(torch.nn.Module):
+    """What an adapter puts in a projection's place."""
+
+    def __init__(self, base: torch.nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.down = torch.nn.Linear(base.in_features, 2, bias=False)
+        self.up = torch.nn.Linear(2, base.out_features, bias=False)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.base(states) + self.up(self.down(states))
+
+
+@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])
+def test_a_projection_that_was_replaced_is_used(name, make_engine, model, full_logprobs):
+    engine = make_engine()
+    prompt, sampling = list(range(12)), SamplingParams(max_tokens=6, seed=1)
+    before = sample_all(engine, [(prompt, sampling)])[0]
+    for layer in model.model.layers:
+        owner = layer.self_attn if hasattr(layer.self_attn, name) else layer.mlp
+        setattr(owner, name, LowRank(getattr(owner, name)))
+    asyncio.run(engine.update_weights(None, 1))
+    after = sample_all(engine, [(prompt, sampling)])[0]
+    expected = full_logprobs(model, prompt, after.token_ids).gather(1, torch.tensor(after.token_ids)[:, None])[:, 0]
+    assert torch.allclose(torch.tensor(after.logprobs), expected, atol=1e-5)
+    assert after.logprobs != before.logprobs
+
+
+def test_half_precision_is_near_a_full_forward(make_engine, tiny_qwen3, full_logprobs):
+    model = tiny_qwen3().to(torch.bfloat16)
+    requests = [(prompt, SamplingParams(max_tokens=8, seed=seed)) for seed, prompt in enumerate(prompts(6))]
+    for (prompt, _), completion in zip(requests, sample_all(make_engine(model), requests), strict=True):
+        expected = full_logprobs(model, prompt, completion.token_ids).float()
+        chosen = expected.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+        assert torch.allclose(torch.tensor(completion.logprobs), chosen, atol=0.1)
+
+
 def test_sampling_leaves_the_training_mode_and_ignores_dropout(make_engine, tiny_qwen3, full_logprobs):
     model = tiny_qwen3(attention_dropout=0.5).train()
     engine = make_engine(model)

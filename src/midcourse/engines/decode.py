@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from midcourse.engines.base import Completion, SamplingParams, TokenScores
-from midcourse.engines.draws import draw, token_statistics, truncate, uniforms
+from midcourse.engines.draws import draw, entropy, truncate, uniforms
 from midcourse.engines.forward import buffer_for, forward_for
 from midcourse.engines.prefix_cache import PrefixCache
 from midcourse.errors import EngineError
@@ -61,7 +61,8 @@ class _Running:
     index: int  # in the batch
     token_ids: list[int]  # prompt, then completion
     num_prompt: int
-    max_tokens: int
+    is_greedy: bool
+    is_limited: bool  # by top-p or top-k
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,7 +174,7 @@ class BatchRunner:
         prompts = list(leaders)
         lengths = [self._restore(prompt, first_row + row) for row, prompt in enumerate(prompts)]
         new_ids = [prompt[length:] for prompt, length in zip(prompts, lengths, strict=True)]
-        last = [states_TH[-1] for states_TH in self._extend(first_row, lengths, new_ids)]
+        last = [states_TH[-1] for states_TH in self._extend(first_row, lengths, new_ids, only_last=True)]
         for row, prompt in enumerate(prompts):
             self.cache.store(prompt, self._buffer, first_row + row)
         # Leaders hold the first rows of the admission, copies the rows after them.
@@ -217,13 +218,15 @@ class BatchRunner:
                     index=index,
                     token_ids=list(work.prompt_ids),
                     num_prompt=len(work.prompt_ids),
-                    max_tokens=work.sampling.max_tokens,
+                    is_greedy=work.sampling.temperature == 0,
+                    is_limited=work.sampling.top_p < 1 or work.sampling.top_k > 0,
                 )
                 for index, work in admitted
             ],
             uniforms=uniforms_RN.to(device),
             stops=stops_RN.to(device),
-            temperature=torch.tensor([item.temperature for item in settings], dtype=torch.float32, device=device),
+            greedy=torch.tensor([item.temperature == 0 for item in settings], device=device),
+            temperature=torch.tensor([item.temperature or 1.0 for item in settings], device=device),
             top_p=torch.tensor([item.top_p for item in settings], dtype=torch.float64, device=device),
             top_k=torch.tensor(top_k, device=device),
             max_tokens=torch.tensor([item.max_tokens for item in settings], device=device),
@@ -246,26 +249,28 @@ class BatchRunner:
     def _draw(self, state: _Rows, states_RH: Tensor) -> None:
         """Draw a token for the last rows, as many as there are states: all of them, or those just admitted."""
         begin = len(state.rows) - states_RH.shape[0]
+        running = state.rows[begin:]
         rows = {name: value[begin:] for name, value in state.tensors.items()}
-        greedy_R = rows["temperature"] == 0
-        logits_RV = self._head(states_RH).float() / torch.where(greedy_R, 1.0, rows["temperature"])[:, None]
-        logprobs_RV = logits_RV.log_softmax(dim=-1)
-        probabilities_RV = logprobs_RV.double().exp()
-        limited_R = (rows["top_p"] < 1) | (rows["top_k"] < logits_RV.shape[1])
-        if limited_R.any():
-            limited = truncate(probabilities_RV[limited_R], rows["top_p"][limited_R], rows["top_k"][limited_R])
-            probabilities_RV[limited_R] = limited
+        logprobs_RV = (self._head(states_RH).float() / rows["temperature"][:, None]).log_softmax(dim=-1)
+        probabilities_RV = logprobs_RV.exp()
+        entropy_R = entropy(logprobs_RV, probabilities_RV)
+        if any(row.is_limited for row in running):
+            limited_R = (rows["top_p"] < 1) | (rows["top_k"] < self.vocabulary_size)
+            probabilities_RV[limited_R] = truncate(
+                probabilities_RV[limited_R], rows["top_p"][limited_R], rows["top_k"][limited_R]
+            )
         drawn_R1 = rows["drawn"][:, None]
         token_R = draw(probabilities_RV, rows["uniforms"].gather(1, drawn_R1)[:, 0])
-        token_R = torch.where(greedy_R, logprobs_RV.argmax(dim=-1), token_R)
-        chosen_R, entropy_R = token_statistics(logprobs_RV, token_R)
-        rows["logprobs"].scatter_(1, drawn_R1, chosen_R[:, None])
+        if any(row.is_greedy for row in running):
+            token_R = torch.where(rows["greedy"], logprobs_RV.argmax(dim=-1), token_R)
+        chosen_R1 = logprobs_RV.gather(1, token_R[:, None])
+        rows["logprobs"].scatter_(1, drawn_R1, chosen_R1)
         rows["entropies"].scatter_(1, drawn_R1, entropy_R[:, None])
         rows["last"].copy_(token_R)
         rows["drawn"].add_(1)
         stopped_R = (rows["stops"] == token_R[:, None]).any(dim=1)
         rows["ended"].copy_(stopped_R | (rows["drawn"] >= rows["max_tokens"]))
-        for row, token in zip(state.rows[begin:], token_R.tolist(), strict=True):
+        for row, token in zip(running, token_R.tolist(), strict=True):
             row.token_ids.append(token)
 
     def _retire(self, state: _Rows, finished: dict[int, Completion], version: int) -> None:
@@ -303,8 +308,13 @@ class BatchRunner:
                 order.insert(target, source)
         state.select(order)
 
-    def _extend(self, first_row: int, lengths: Sequence[int], new_ids: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Append tokens to rows that hold `lengths` tokens; return each row's [T, H] states before the head."""
+    def _extend(
+        self, first_row: int, lengths: Sequence[int], new_ids: Sequence[Sequence[int]], *, only_last: bool = False
+    ) -> list[Tensor]:
+        """Append tokens to rows that hold `lengths` tokens; return each row's [T, H] states before the head.
+
+        With `only_last` that of the last token alone, [1, H].
+        """
         outputs: list[Tensor | None] = [None] * len(lengths)
         start = 0
         while start < len(lengths):
@@ -314,7 +324,7 @@ class BatchRunner:
                 if stop > start and (stop + 1 - start) * width_with > PREFILL_TOKENS:
                     break
                 stop, width = stop + 1, width_with
-            self._extend_rows(first_row, range(start, stop), lengths, new_ids, outputs)
+            self._extend_rows(first_row, range(start, stop), lengths, new_ids, outputs, only_last=only_last)
             start = stop
         return [output for output in outputs if output is not None]
 
@@ -325,6 +335,8 @@ class BatchRunner:
         lengths: Sequence[int],
         new_ids: Sequence[Sequence[int]],
         outputs: list[Tensor | None],
+        *,
+        only_last: bool,
     ) -> None:
         device = self._buffer.device
         width = max(len(new_ids[row]) for row in rows)
@@ -338,8 +350,13 @@ class BatchRunner:
             # Padding writes to the slot after the row's last, which nobody sees before it is written again.
             slots_RT[position, count:] = lengths[row] + count
         num_slots = max(num_slots, int(slots_RT.max()) + 1)
+        wanted_R = torch.tensor([len(new_ids[row]) - 1 for row in rows], device=device) if only_last else None
         states_RTH = self._forward(
-            self._buffer.window(first_row + rows.start), token_ids_RT.to(device), slots_RT.to(device), num_slots
+            self._buffer.window(first_row + rows.start),
+            token_ids_RT.to(device),
+            slots_RT.to(device),
+            num_slots,
+            wanted_R=wanted_R,
         )
         for position, row in enumerate(rows):
             outputs[row] = states_RTH[position, : len(new_ids[row])]
@@ -385,9 +402,9 @@ class BatchRunner:
         for start in range(0, len(states_NH), step):
             part = slice(start, start + step)
             logits_NV = self._head(states_NH[part]).float() / temperatures_N[part].to(device)[:, None]
-            chosen_N, entropy_N = token_statistics(logits_NV.log_softmax(dim=-1), targets_N[part].to(device))
-            logprobs += chosen_N.tolist()
-            entropies += entropy_N.tolist()
+            logprobs_NV = logits_NV.log_softmax(dim=-1)
+            logprobs += logprobs_NV.gather(1, targets_N[part].to(device)[:, None])[:, 0].tolist()
+            entropies += entropy(logprobs_NV, logprobs_NV.exp()).tolist()
         return logprobs, entropies
 
 

@@ -18,12 +18,11 @@ def uniforms(seed: int, count: int) -> Tensor:
     return torch.from_numpy((words >> numpy.uint64(11)).astype(numpy.float64) * 2.0**-53)
 
 
-def token_statistics(logprobs_RV: Tensor, token_ids_R: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ([R] log-probability of each token, [R] entropy of each row), nats."""
-    chosen_R = logprobs_RV.gather(1, token_ids_R[:, None])[:, 0]
+def entropy(logprobs_RV: Tensor, probabilities_RV: Tensor) -> Tensor:
+    """Return [R] the entropy of each row, nats."""
     # A token of probability 0 adds 0, not 0 * -inf.
     finite_RV = logprobs_RV.clamp(min=torch.finfo(logprobs_RV.dtype).min)
-    return chosen_R, -(logprobs_RV.exp() * finite_RV).sum(dim=-1)
+    return -(probabilities_RV * finite_RV).sum(dim=-1)
 
 
 def truncate(probabilities_RV: Tensor, top_p_R: Tensor, top_k_R: Tensor) -> Tensor:
@@ -46,11 +45,11 @@ def draw(probabilities_RV: Tensor, uniforms_R: Tensor) -> Tensor:
     """Return [R] token ids by inverse CDF. A token of probability 0 is never drawn.
 
     Args:
-        probabilities_RV: [R, V] float64, rows need not sum to 1.
-        uniforms_R: [R] float64 in [0, 1).
+        probabilities_RV: [R, V] rows need not sum to 1.
+        uniforms_R: [R] float64 as `uniforms` gives them.
     """
-    cumulative_RV = probabilities_RV.cumsum(dim=-1)
+    cumulative_RV = probabilities_RV.cumsum(dim=-1, dtype=torch.float64)
+    # Below the whole sum, even rounded: the largest uniform number is 1 - 2^-53. So a token lies behind the target.
     target_R1 = (uniforms_R * cumulative_RV[:, -1])[:, None]
-    # u * total may round up to total itself, where no token lies behind it.
-    last_R = probabilities_RV.shape[1] - 1 - (probabilities_RV.flip(1) > 0).int().argmax(dim=1)
-    return torch.minimum(torch.searchsorted(cumulative_RV, target_R1, right=True)[:, 0], last_R)
+    token_R = torch.searchsorted(cumulative_RV, target_R1, right=True)[:, 0]
+    return token_R.clamp_(max=probabilities_RV.shape[1] - 1)  # a row of NaN: an id that exists, found out later
