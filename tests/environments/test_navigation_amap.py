@@ -9,9 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from midcourse.config import load_config, resolved_toml
 from midcourse.environments.navigation import NavigationConfig, NavigationEnvironment
 from midcourse.environments.navigation.amap import AmapConfig
-from midcourse.errors import ConfigError, EnvironmentFault
+from midcourse.environments.navigation.oracle import solve
+from midcourse.errors import ConfigError, DataError, EnvironmentFault
 from midcourse.types import AssistantTurn, ToolCall
 
 POI = {
@@ -24,6 +26,15 @@ ROUTE = {
     "info": "OK",
     "infocode": "10000",
     "route": {"paths": [{"distance": "12300", "duration": "1500"}]},
+}
+OTHER_POI = POI | {"id": "B1", "name": "Nanchan Temple", "location": "120.305000,31.561000"}
+LINE = {
+    "split": "train",
+    "order_level": 3,
+    "query": "From Lihui Park to Nanchan Temple, please.",
+    "route": [
+        {"name": poi["name"], "region": poi["cityname"], "coordinates": poi["location"]} for poi in (POI, OTHER_POI)
+    ],
 }
 BUSY = {"status": "0", "info": "CUQPS_HAS_EXCEEDED_THE_LIMIT", "infocode": "10021"}
 
@@ -154,3 +165,90 @@ def test_a_missing_key_names_the_variable(monkeypatch):
     monkeypatch.delenv("TEST_AMAP_KEY", raising=False)
     with pytest.raises(ConfigError, match="TEST_AMAP_KEY"):
         AmapConfig(key_variable="TEST_AMAP_KEY").build()
+
+
+def write_tasks(path, *lines):
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n\n", encoding="utf-8")
+    return str(path)
+
+
+def test_the_backend_is_chosen_by_a_setting_and_plays_the_tasks_of_a_file(service, monkeypatch, tmp_path):
+    monkeypatch.setenv("TEST_AMAP_KEY", "a-secret")
+    test_line = LINE | {"split": "test", "query": "Nanchan Temple after Lihui Park", "order_level": 4, "tags": ["easy"]}
+    file = write_tasks(tmp_path / "tasks.jsonl", LINE, test_line)
+    settings = {"base_url": service.url, "key_variable": "TEST_AMAP_KEY", "requests_per_second": 200}
+    overrides = [
+        *("environment.profile=full", "environment.backend=amap", f'environment.tasks_file="{file}"'),
+        *(f"environment.amap.{name}={json.dumps(value)}" for name, value in settings.items()),
+        *("policy.path=some/model", "policy.chat=chatml"),
+    ]
+    config = load_config(None, overrides)
+    resolved = tmp_path / "config.toml"
+    resolved.write_text(resolved_toml(config), encoding="utf-8")
+    assert load_config(resolved) == config
+    assert "a-secret" not in resolved.read_text(encoding="utf-8")
+    environment = config.environment.build()
+    (task,) = environment.tasks("train")
+    assert environment.tasks("test")[0].tags == ("easy", "order:4", "places:2")
+    with pytest.raises(ConfigError, match="known: test, train"):
+        environment.tasks("ood")
+    assert environment.counterfactual(task) is None
+    service.script = [(200, FOUND), (200, FOUND | {"pois": [OTHER_POI]}), (200, ROUTE)]
+    episode = environment.start(task, seed=0)
+    assert [len(message.tool_calls) for message, _ in solve(episode, task)] == [2, 1]
+    assert episode.score() == 1.0
+    assert [path for path, _ in service.requests] == ["/v3/place/text"] * 2 + ["/v3/direction/driving"]
+
+
+FULL_AMAP = ["environment.profile=full", "environment.backend=amap", "policy.path=some/model", "policy.chat=chatml"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["environment.backend=amap"], r'profile = "nano".*set environment.profile = "full"'),
+        (FULL_AMAP, "needs environment.tasks_file"),
+        ([*FULL_AMAP, "environment.tasks_file=x", "environment.train_tasks=3"], "train_tasks is not used with .*amap"),
+        (["environment.tasks_file=x"], "tasks_file is not used with .*atlas"),
+        (["environment.amap.retries=5"], "amap is not used with .*atlas"),
+        (["environment.backend=google"], "expected 'atlas' or 'amap'"),
+        (["environment.amap.key=secret"], "unknown setting"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_errors(overrides, expected):
+    with pytest.raises(ConfigError, match=expected):
+        load_config(None, overrides)
+
+
+def test_a_missing_key_is_told_when_the_environment_is_built(monkeypatch, tmp_path):
+    monkeypatch.delenv("AMAP_KEY", raising=False)
+    file = write_tasks(tmp_path / "tasks.jsonl", LINE)
+    config = load_config(None, [*FULL_AMAP, f'environment.tasks_file="{file}"'])
+    with pytest.raises(ConfigError, match=r"environment.amap.key_variable: .* AMAP_KEY must hold"):
+        config.environment.build()
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([], "holds no task"),
+        ([LINE, LINE], "line 2: an earlier line has the same query"),
+        ([LINE | {"order_level": 5}], "line 1, order_level: "),
+        ([LINE | {"answer": 1}], "line 1, answer: "),
+        ([LINE | {"query": "From Lihui Park"}], "it lacks Nanchan Temple"),
+        ([LINE | {"route": LINE["route"][:1]}], "line 1, route: "),
+        ([LINE | {"route": [LINE["route"][0]] * 2}], "different names"),
+        ([LINE | {"route": [LINE["route"][0] | {"coordinates": "31.5"}] * 2}], "coordinates must be"),
+        ([[]], "line 1: "),
+    ],
+)
+def test_a_task_file_with_a_mistake_names_the_line(lines, expected, tmp_path):
+    config = NavigationConfig(profile="full", backend="amap", tasks_file=write_tasks(tmp_path / "tasks.jsonl", *lines))
+    with pytest.raises(DataError, match=expected):
+        config.build()
+
+
+def test_a_missing_task_file_is_named(tmp_path):
+    config = NavigationConfig(profile="full", backend="amap", tasks_file=str(tmp_path / "none.jsonl"))
+    with pytest.raises(DataError, match=r"none\.jsonl cannot be read"):
+        config.build()

@@ -101,6 +101,8 @@ def check_path(path: str) -> None:
     Raises:
         ConfigError: it is a file, a folder without a model, or names no folder and cannot be a hub name either.
     """
+    if path == NANO:
+        return
     folder = Path(path)
     if folder.is_dir():
         problems = [] if (folder / "config.json").is_file() else ["holds no config.json"]

@@ -17,7 +17,7 @@ BAD_REQUEST_PREFIX = "20"  # 20000 and on: this request's parameters or route; b
 
 
 class AmapConfig(BaseModel):
-    """How the service is reached."""
+    """How the live Amap service is reached."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -42,7 +42,10 @@ class AmapConfig(BaseModel):
         """
         key = os.environ.get(self.key_variable, "")
         if not key:
-            raise ConfigError(f"the environment variable {self.key_variable} must hold the Amap web-service key")
+            raise ConfigError(
+                f"environment.amap.key_variable: the environment variable {self.key_variable} must hold the Amap "
+                "web-service key, and it is not set"
+            )
         return AmapMap(self, key=key)
 
 
