@@ -3,8 +3,9 @@
     python -m benchmarks.navigation --output runs/navigation
 
 Every arm has the same tasks, updates, learning rate and evaluation; only the method's section differs. The control is
-GRPO given as many further unaided attempts on a failed group as RTI has intervened ones. Ends in one JSON object;
-report.md and plots lie in the output folder.
+GRPO given as many further unaided attempts on a failed group as RTI has intervened ones. Ends in one JSON object with
+the scores at equal updates, and at the greatest budget of tokens (roles included) and of seconds that every run
+reached; report.md and plots lie in the output folder.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from midcourse.config import build_config, resolved_toml
+from midcourse.evaluation.compare import Comparison, CurvePoint, compare_runs, sheet_scores
 from midcourse.evaluation.estimators import seed_interval
 from midcourse.evaluation.report import write_report
 from midcourse.nano.chat import CompactChatFormat
@@ -38,12 +40,15 @@ ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "rti-delta-20": ("rti", {"delta": 20.0}),
 }
 POLL_SECONDS = 1.0
+NUM_EVALUATIONS = 8
+DIFFICULTIES = ("easy", "hard")
 
 
 def arm_settings(arm: str, *, seed: int, updates: int, folder: Path) -> dict[str, Any]:
-    """Return the settings of one run."""
+    """Return the settings of one run: the demo's, scored more often and on the map of the training tasks alone."""
     method, changes = ARMS[arm]
     settings = nano_settings(method, seed=seed, updates=updates, folder=folder)
+    settings["evaluation"] |= {"splits": ["test"], "every": max(1, updates // NUM_EVALUATIONS)}
     section = settings["method"]
     for key, value in changes.items():
         section[key] = {**section.get(key, {}), **value} if isinstance(value, Mapping) else value
@@ -79,23 +84,44 @@ def run_all(jobs: Sequence[tuple[str, int]], *, updates: int, output: Path, proc
             print(f"{folder.name} done, {len(waiting) + len(running)} to go", file=sys.stderr, flush=True)
 
 
-def summarize(arms: Sequence[str], seeds: Sequence[int], output: Path) -> dict[str, Any]:
-    """Return for each arm the scores and costs over its seeds: mean, least, greatest."""
-    summary = {}
-    for arm in arms:
-        results = [read_result(output / f"{arm}-{seed}") for seed in seeds]
-        summary[arm] = {
-            name: dict(zip(("mean", "min", "max"), seed_interval(values), strict=True))
-            for name, values in {
-                **{
-                    f"{part} {score}": [result[part][score] for result in results]
-                    for part in ("easy", "hard", "ood")
-                    for score in ("pass@1", "pass@4", "pass^4")
-                },
-                **{cost: [result[cost] for result in results] for cost in ("rollouts", "tokens", "seconds")},
-            }.items()
+def summarize(runs: Mapping[str, Sequence[Path]], comparison: Comparison) -> dict[str, Any]:
+    """Return for each arm scores and costs over its seeds (mean, least, greatest), at each kind of equal budget."""
+    curves = {Path(run.folder): run.curve for run in comparison.runs}
+    budgets = {name: equal["budget"] for name, equal in comparison.at_equal.items()}
+    arms = {}
+    for arm, folders in runs.items():
+        arms[arm] = {
+            f"at equal {name}": over_seeds([scores(point_within(curves[folder], name, budget)) for folder in folders])
+            for name, budget in budgets.items()
         }
-    return summary
+        results = [read_result(folder) for folder in folders]
+        arms[arm]["cost"] = over_seeds(
+            [{cost: result[cost] for cost in ("rollouts", "tokens", "seconds")} for result in results]
+        )
+    return {"budgets": budgets, "arms": arms}
+
+
+def point_within(curve: Sequence[CurvePoint], cost: str, budget: float) -> CurvePoint:
+    """Return the last evaluation whose cost ("updates", "tokens" or "seconds") is within the budget."""
+    attribute = "update" if cost == "updates" else cost
+    return [point for point in curve if getattr(point, attribute) <= budget][-1]
+
+
+def scores(point: CurvePoint) -> dict[str, float]:
+    """Return {"hard pass@1": ...} of one evaluation."""
+    return {
+        f"{difficulty} {name}": value
+        for difficulty in DIFFICULTIES
+        for name, value in sheet_scores(point.tags[f"test/{difficulty}"]).items()
+    }
+
+
+def over_seeds(results: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return (mean, least, greatest) of every figure."""
+    return {
+        name: dict(zip(("mean", "min", "max"), seed_interval([result[name] for result in results]), strict=True))
+        for name in results[0]
+    }
 
 
 def main() -> None:
@@ -110,10 +136,11 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     jobs = [(arm, seed) for seed in arguments.seeds for arm in arguments.arms]
     run_all(jobs, updates=arguments.updates, output=arguments.output, processes=arguments.processes)
-    folders = [arguments.output / f"{arm}-{seed}" for arm, seed in jobs]
+    runs = {arm: [arguments.output / f"{arm}-{seed}" for seed in arguments.seeds] for arm in arguments.arms}
+    folders = [folder for arm_folders in runs.values() for folder in arm_folders]
     write_report(folders, arguments.output, decode=CompactChatFormat(NanoTokenizer()).decode)
-    summary = summarize(arguments.arms, arguments.seeds, arguments.output)
-    print(json.dumps({"updates": arguments.updates, "seeds": arguments.seeds, "arms": summary}))
+    summary = summarize(runs, compare_runs(folders))
+    print(json.dumps({"updates": arguments.updates, "seeds": arguments.seeds, **summary}))
 
 
 if __name__ == "__main__":
