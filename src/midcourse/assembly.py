@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from midcourse.config import RunConfig, resolved_toml
-from midcourse.engines.base import TextEngine
-from midcourse.environments.base import Environment, Evidence, Task
+from midcourse.engines.base import EngineConfig, TextEngine
+from midcourse.environments.base import Environment, EnvironmentConfig, Evidence, Task
 from midcourse.errors import ConfigError, DataError
 from midcourse.evaluation.evaluate import EvaluationResult, evaluate_policy
 from midcourse.interventions.audit import (
@@ -26,7 +26,7 @@ from midcourse.interventions.audit import (
 from midcourse.interventions.metering import CostLedger
 from midcourse.interventions.pipeline import InterventionConfig, InterventionPipeline
 from midcourse.interventions.roles import Roles
-from midcourse.methods.base import METHODS, Method, RolloutTools
+from midcourse.methods.base import METHODS, Method, MethodConfig, RolloutTools
 from midcourse.methods.grpo import roll_out
 from midcourse.rollout.chat import ChatFormat
 from midcourse.rollout.episode import RolloutKey, Step
@@ -75,10 +75,10 @@ async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
     Raises:
         ConfigError: parts that cannot be built as asked.
     """
-    method: Method = config.method.build()
-    environment = config.environment.build()
+    method = cast(MethodConfig, config.method).build()
+    environment = cast(EnvironmentConfig, config.environment).build()
     policy = load_policy(config.policy)
-    engine = config.engine.build(policy.model)
+    engine = cast(EngineConfig, config.engine).build(policy.model)
     role_engines: dict[str, TextEngine] = {role: chosen.build() for role, chosen in config.role_engines.items()}
     tools = RolloutTools(
         engine=engine,
@@ -250,7 +250,7 @@ async def collect_groups(
         ConfigError: no such split, or it is empty.
     """
     if not intervene:
-        plain = METHODS["grpo"](group_size=config.method.group_size)
+        plain = METHODS["grpo"](group_size=cast(MethodConfig, config.method).group_size)
         config = config.model_copy(update={"method": plain})
     async with assembled(config) as parts:
         tasks = parts.tools.environment.tasks(split)[:num_tasks]

@@ -49,7 +49,7 @@ EXAMPLES = """
 
 app = typer.Typer(
     name="midcourse",
-    help=midcourse.__doc__ + "\n" + EXAMPLES,
+    help=f"{midcourse.__doc__}\n{EXAMPLES}",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",

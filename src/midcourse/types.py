@@ -223,10 +223,12 @@ class Member:
 class RolloutCost:
     """Tokens and seconds that a group cost, by who asked for them. Keys: "policy", "validator", "gate", ..."""
 
-    generated_tokens: Mapping[str, int] = field(default_factory=dict)
-    scored_tokens: Mapping[str, int] = field(default_factory=dict)
-    prompt_tokens: Mapping[str, int] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)  # awaited, so they overlap; sums exceed wall clock
+    generated_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
+    scored_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
+    prompt_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
+    seconds: Mapping[str, float] = field(
+        default_factory=dict[str, float]
+    )  # awaited: they overlap, sums exceed the clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

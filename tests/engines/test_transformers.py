@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from midcourse.engines.base import SamplingParams
 from midcourse.errors import ConfigError, EngineError, PromptTooLongError
@@ -271,6 +271,13 @@ def test_a_model_whose_layers_look_back_only_so_far_is_refused(make_engine, tiny
         make_engine(model)
     with pytest.raises(ConfigError, match="over the model's 128"):
         make_engine(context_length=500)
+
+
+def test_a_model_that_names_no_longest_context_needs_one_set(make_engine):
+    model = BloomForCausalLM(BloomConfig(vocab_size=23, hidden_size=16, n_layer=1, n_head=2))
+    with pytest.raises(ConfigError, match="names no longest context"):
+        make_engine(model)
+    assert make_engine(model, context_length=32).context_length == 32
 
 
 def test_a_batch_that_fails_fails_its_requests_and_no_later_one(make_engine, model):

@@ -3,7 +3,14 @@ import torch
 from training_building import tiny_model
 
 from midcourse.errors import ConfigError
-from midcourse.training.policy import PolicyConfig, check_head, load_model, load_policy, token_logprobs
+from midcourse.training.policy import (
+    PolicyConfig,
+    check_head,
+    keep_fewer_activations,
+    load_model,
+    load_policy,
+    token_logprobs,
+)
 
 ROWS = [[3, 4, 5, 6, 7, 8], [9, 10, 11], [12, 13, 14, 15]]
 WANTED = [[False, False, True, True, False, True], [False, True, True], [False, False, False, True]]
@@ -54,7 +61,7 @@ def test_padding_changes_nothing():
 
 def test_gradient_checkpointing_gives_the_same_gradient():
     plain, saving = tiny_model(dtype=torch.float64), tiny_model(dtype=torch.float64)
-    saving.activation_checkpointing_enable()
+    keep_fewer_activations(saving)
     for model in (plain, saving.train()):
         found_by(model).logprobs_BT.sum().backward()
     for left, right in zip(plain.parameters(), saving.parameters(), strict=True):

@@ -141,4 +141,12 @@ class TextEngine(Protocol):
         ...
 
 
+class EngineConfig(Protocol):
+    """What a pydantic class of an engine that can be the policy's offers besides its settings."""
+
+    def build(self, model: Any) -> Engine:
+        """Return an engine that shares `model`."""
+        ...
+
+
 ENGINES: Registry[Any] = Registry("engine")

@@ -12,9 +12,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from midcourse.engines.base import Completion, SamplingParams, TokenScores
 from midcourse.engines.draws import draw, entropy, truncate, uniforms
@@ -88,7 +90,7 @@ class BatchRunner:
     """Turns work into results on one model. Synchronous; one batch at a time."""
 
     def __init__(
-        self, model: nn.Module, *, max_rows: int, cache_tokens: int, context_length: int, pad_token_id: int
+        self, model: PreTrainedModel, *, max_rows: int, cache_tokens: int, context_length: int, pad_token_id: int
     ) -> None:
         self.model = model
         self.max_rows = max_rows
@@ -98,8 +100,8 @@ class BatchRunner:
         with self._evaluating():
             self._buffer = buffer_for(model)
             self._forward = forward_for(model, context_length=context_length)
-        self._head = model.get_output_embeddings()
-        self.vocabulary_size = model.get_input_embeddings().num_embeddings
+        self._head = cast("nn.Module", model.get_output_embeddings())
+        self.vocabulary_size = cast("nn.Embedding", model.get_input_embeddings()).num_embeddings
 
     def drop_cache(self) -> None:
         """Forget every prefix."""
@@ -410,9 +412,11 @@ class BatchRunner:
 
 def _same_width(first: Tensor, second: Tensor, value: float) -> tuple[Tensor, Tensor]:
     width = max(first.shape[1], second.shape[1])
-    return tuple(
-        torch.cat((item, item.new_full((len(item), width - item.shape[1]), value)), dim=1) for item in (first, second)
-    )
+    return _widened(first, width, value), _widened(second, width, value)
+
+
+def _widened(rows: Tensor, width: int, value: float) -> Tensor:
+    return torch.cat((rows, rows.new_full((len(rows), width - rows.shape[1]), value)), dim=1)
 
 
 def _require_finite(logprobs: Sequence[float]) -> None:

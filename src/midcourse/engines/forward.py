@@ -12,13 +12,15 @@ any length share a step and nothing is concatenated. Two ways to run the layers:
 
 import copy
 import inspect
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
-from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3ForCausalLM, Qwen3RMSNorm
 
 MASKED = -1e30  # finite: a row of padding alone would otherwise turn into NaN
 
@@ -119,22 +121,24 @@ class Qwen3Forward:
     ) -> Tensor:
         """Run the layers; see `Forward`."""
         body = self.model.model
+        layers = cast("Sequence[Qwen3DecoderLayer]", body.layers)
         dtype = body.embed_tokens.weight.dtype
         states = body.embed_tokens(token_ids_RT)
         rotary = (self._cos[slots_RT][:, :, None].to(dtype), self._signed_sin[slots_RT][:, :, None].to(dtype))
         num_rows = token_ids_RT.shape[0]
         mask = _visible(slots_RT, num_slots, dtype)
         places_N = buffer.places(slots_RT)
-        for layer, kv in zip(body.layers, buffer.tensor, strict=True):
+        for layer, kv in zip(layers, buffer.tensor, strict=True):
             attention = layer.self_attn
             heads = (*states.shape[:2], -1, attention.head_dim)
             normed = self._norm(layer.input_layernorm, states)
             key = _rotate(self._norm(attention.k_norm, attention.k_proj(normed).view(heads)), rotary)
             _write(kv[0], places_N, key)
             _write(kv[1], places_N, attention.v_proj(normed))
-            if wanted_R is not None and layer is body.layers[-1]:
+            if wanted_R is not None and layer is layers[-1]:
                 # No layer follows that would attend to the other tokens' states.
-                states, normed, *rotary = (_pick(item, wanted_R) for item in (states, normed, *rotary))
+                states, normed = _pick(states, wanted_R), _pick(normed, wanted_R)
+                rotary = (_pick(rotary[0], wanted_R), _pick(rotary[1], wanted_R))
                 mask = _pick(mask.transpose(1, 2), wanted_R)
                 heads = (num_rows, 1, -1, attention.head_dim)
             query = _rotate(self._norm(attention.q_norm, attention.q_proj(normed).view(heads)), rotary)
@@ -145,7 +149,7 @@ class Qwen3Forward:
             states = states + layer.mlp.down_proj(gate.mul_(layer.mlp.up_proj(normed)))
         return self._norm(body.norm, states)
 
-    def _norm(self, norm: nn.Module, states: Tensor) -> Tensor:
+    def _norm(self, norm: Qwen3RMSNorm, states: Tensor) -> Tensor:
         # F.rms_norm is made of twice as many operations on a CPU. In half precision it rounds where the module does.
         wide = states.float()
         size = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
@@ -208,7 +212,7 @@ class _BufferLayer(DynamicLayer):
 class ModuleForward:
     """The whole model's own forward, its Cache writing into the buffer."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self._cache_argument = cache_argument(model)
 
@@ -234,20 +238,21 @@ class ModuleForward:
         return states if wanted_R is None else _pick(states, wanted_R)
 
 
-def cache_argument(model: nn.Module) -> str:
+def cache_argument(model: PreTrainedModel) -> str:
     """Return the name under which the model's body takes a cache; it differs between library releases."""
     names = inspect.signature(model.base_model.forward).parameters
     return "cache" if "cache" in names else "past_key_values"
 
 
-def buffer_for(model: nn.Module) -> KeyValueBuffer:
+def buffer_for(model: PreTrainedModel) -> KeyValueBuffer:
     """Return an empty buffer of the shape, type and device of the model's keys, found by running one token."""
     probe = DynamicCache()
-    weight = model.get_input_embeddings().weight
+    device = cast("nn.Embedding", model.get_input_embeddings()).weight.device
     with torch.no_grad():
-        token = torch.zeros((1, 1), dtype=torch.long, device=weight.device)
+        token = torch.zeros((1, 1), dtype=torch.long, device=device)
         model.base_model(input_ids=token, use_cache=True, **{cache_argument(model): probe})
-    keys = probe.layers[0].keys
+    keys = cast("DynamicLayer", probe.layers[0]).keys
+    assert keys is not None  # one token has run
     return KeyValueBuffer(
         num_layers=len(probe.layers),
         num_heads=keys.shape[1],
@@ -257,7 +262,7 @@ def buffer_for(model: nn.Module) -> KeyValueBuffer:
     )
 
 
-def forward_for(model: nn.Module, *, context_length: int) -> Forward:
+def forward_for(model: PreTrainedModel, *, context_length: int) -> Forward:
     """Return the fastest forward that fits the model: exactly Qwen3 with plain rotary positions, or any other."""
     if type(model) is Qwen3ForCausalLM and model.model.rotary_emb.rope_type == "default":
         return Qwen3Forward(model, context_length=context_length)

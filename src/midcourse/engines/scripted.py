@@ -89,7 +89,7 @@ class ScriptedEngine:
         self.requests.append(ScriptedRequest(prompt_ids=tuple(prompt_ids), sampling=sampling))
         answer = self._next(prompt_ids, sampling)
         await asyncio.sleep(0)  # let others run, as a real engine does
-        if isinstance(answer, Hang):
+        while isinstance(answer, Hang):
             await asyncio.Event().wait()
         if isinstance(answer, Exception):
             raise answer

@@ -25,7 +25,7 @@ from midcourse.engines.base import ENGINES, Completion, EngineUsage, SamplingPar
 from midcourse.errors import ConfigError, EngineError, PromptTooLongError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from transformers import PreTrainedModel
 
 
 @ENGINES.register("transformers")
@@ -43,7 +43,7 @@ class TransformersEngineConfig(BaseModel):
     barrier_timeout_seconds: float = Field(default=60.0, gt=0)
     """Longest wait for a participant that has not asked; then the batch starts without it."""
 
-    def build(self, model: "nn.Module", *, pad_token_id: int = 0) -> "TransformersEngine":
+    def build(self, model: "PreTrainedModel", *, pad_token_id: int = 0) -> "TransformersEngine":
         """Return an engine that shares `model`."""
         return TransformersEngine(model, config=self, pad_token_id=pad_token_id)
 
@@ -64,7 +64,7 @@ class TransformersEngine:
             longer than the model's.
     """
 
-    def __init__(self, model: "nn.Module", *, config: TransformersEngineConfig, pad_token_id: int = 0) -> None:
+    def __init__(self, model: "PreTrainedModel", *, config: TransformersEngineConfig, pad_token_id: int = 0) -> None:
         from midcourse.engines.decode import BatchRunner
 
         self.config = config
@@ -261,14 +261,16 @@ class TransformersEngine:
             self._seconds += time.perf_counter() - started
 
 
-def _context_length(model: "nn.Module", config: TransformersEngineConfig) -> int:
+def _context_length(model: "PreTrainedModel", config: TransformersEngineConfig) -> int:
     model_config = model.config.get_text_config().to_dict()
     other_layers = set(model_config.get("layer_types") or ()) - {"full_attention"}
     if other_layers:
         raise ConfigError(f"the embedded engine needs full attention in every layer: got {sorted(other_layers)}")
     limit = model_config.get("max_position_embeddings") or model_config.get("n_positions")
-    if model_config.get("sliding_window"):
-        limit = min(limit, model_config["sliding_window"])
-    if config.context_length is not None and config.context_length > limit:
-        raise ConfigError(f"context_length {config.context_length} is over the model's {limit}")
-    return config.context_length or limit
+    limit = min((length for length in (limit, model_config.get("sliding_window")) if length), default=None)
+    length = config.context_length or limit
+    if length is None:
+        raise ConfigError("the model's config names no longest context: set context_length")
+    if limit is not None and length > limit:
+        raise ConfigError(f"context_length {length} is over the model's {limit}")
+    return length

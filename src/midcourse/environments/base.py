@@ -102,4 +102,12 @@ class Environment(Protocol):
         ...
 
 
+class EnvironmentConfig(Protocol):
+    """What a pydantic class registered here offers besides its settings."""
+
+    def build(self) -> Environment:
+        """Return the environment."""
+        ...
+
+
 ENVIRONMENTS: Registry[Any] = Registry("environment")

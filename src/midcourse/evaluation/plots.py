@@ -30,6 +30,7 @@ def _new_axes(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
     # No pyplot: its figures are global state and its backend may want a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import AutoLocator
 
     figure = Figure(figsize=(10, 5.6), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
@@ -38,7 +39,9 @@ def _new_axes(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
     axes.set_xlabel(x_label, fontsize=12)
     axes.set_ylabel(y_label, fontsize=12)
     axes.tick_params(labelsize=11)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    locator = AutoLocator()
+    locator.set_params(integer=True)
+    axes.xaxis.set_major_locator(locator)
     axes.set_axisbelow(True)
     axes.grid(alpha=0.25, linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)

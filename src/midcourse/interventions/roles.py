@@ -115,12 +115,12 @@ class RolesConfig(BaseModel):
 
     def source(self, role: RoleName) -> RoleSource:
         """Return who plays `role`."""
-        chosen: RoleSource | None = {
+        chosen: Mapping[RoleName, RoleSource | None] = {
             "validator": self.validator,
             "corrector": self.corrector,
             "verifier": self.verifier,
-        }[role]
-        return self.played_by if chosen is None else chosen
+        }
+        return chosen[role] or self.played_by
 
 
 class Roles:

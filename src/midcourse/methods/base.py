@@ -45,5 +45,18 @@ class Method(Protocol):
         ...
 
 
+class MethodConfig(Protocol):
+    """What a pydantic class registered here offers besides its settings."""
+
+    @property
+    def group_size(self) -> int:
+        """Rollouts of one task that are compared."""
+        ...
+
+    def build(self) -> Method:
+        """Return the method."""
+        ...
+
+
 METHODS: Registry[type[Any]] = Registry("method")
-"""Name -> pydantic config class whose `build()` returns a Method."""
+"""Name -> pydantic config class; see `MethodConfig`."""

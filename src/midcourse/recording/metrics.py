@@ -7,7 +7,7 @@ time/rollout/*). A rescued group counts as failed "before" and as passed "after"
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from midcourse.evaluation.estimators import is_success
@@ -149,7 +149,7 @@ def _intervention_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _cost_metrics(costs: Sequence[RolloutCost]) -> dict[str, float]:
-    totals: Counter[str] = Counter()
+    totals: defaultdict[str, float] = defaultdict(float)
     for cost in costs:
         for name, amounts in (
             ("tokens", cost.generated_tokens),
@@ -159,4 +159,4 @@ def _cost_metrics(costs: Sequence[RolloutCost]) -> dict[str, float]:
         ):
             for role, amount in amounts.items():
                 totals[f"rollout/{name}/{role}"] += amount
-    return {name: float(total) for name, total in sorted(totals.items())}
+    return dict(sorted(totals.items()))

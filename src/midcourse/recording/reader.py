@@ -20,7 +20,8 @@ from midcourse.recording.writer import (
 )
 from midcourse.types import Group
 
-NON_FINITE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
+NON_FINITE = ("inf", "-inf", "nan")
+"""Numbers that JSON lacks are written as these strings."""
 TRAJECTORY_COLUMNS = (
     "task_id",
     "token_ids",
@@ -70,7 +71,7 @@ class RunReader:
             DataError: a line other than the last cannot be read.
         """
         return [
-            {name: NON_FINITE.get(value, value) if isinstance(value, str) else value for name, value in line.items()}
+            {name: float(value) if value in NON_FINITE else value for name, value in line.items()}
             for line in _read_lines(self.folder / METRICS_NAME)
         ]
 

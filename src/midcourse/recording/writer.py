@@ -298,8 +298,9 @@ class _TensorBoard(_Sink):
     def __init__(self, folder: Path) -> None:
         self._writer: Any = None
         try:
-            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-            from tensorboard.compat.proto.summary_pb2 import Summary
+            # protobuf makes these classes at import time, where no type checker sees them.
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+            from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
             return
@@ -344,7 +345,7 @@ class _Tracker(_Sink):
 
 def _import_wandb() -> Any:
     try:
-        import wandb
+        import wandb  # pyright: ignore[reportMissingImports] (optional)
     except ImportError as error:
         raise ConfigError("recording.wandb_project needs the wandb package: pip install wandb") from error
     return wandb
@@ -352,7 +353,7 @@ def _import_wandb() -> Any:
 
 def _import_trackio() -> Any:
     try:
-        import trackio
+        import trackio  # pyright: ignore[reportMissingImports] (optional)
     except ImportError as error:
         raise ConfigError("recording.trackio_project needs the trackio package: pip install trackio") from error
     return trackio

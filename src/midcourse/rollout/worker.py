@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -63,7 +64,7 @@ class DaemonWorker:
             if not future.done():
                 future.set_result(outcome)
             elif if_late is not None and outcome.error is None:
-                threading.Thread(target=_run, args=(lambda: if_late(outcome.value),), daemon=True).start()
+                threading.Thread(target=_run, args=(partial(if_late, outcome.value),), daemon=True).start()
 
         def job() -> None:
             outcome = _run(function)

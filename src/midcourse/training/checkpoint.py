@@ -150,7 +150,7 @@ def _state_tensors(policy: Policy, updater: Updater) -> dict[str, torch.Tensor]:
 
 
 def _restore_moments(updater: Updater, tensors: Mapping[str, torch.Tensor]) -> None:
-    state: dict[torch.nn.Parameter, dict[str, torch.Tensor]] = {}
+    state: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
     parameters = dict(updater.policy.model.named_parameters())
     for name, value in tensors.items():
         if not name.startswith("optimizer/"):

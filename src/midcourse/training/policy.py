@@ -88,9 +88,7 @@ def load_policy(config: PolicyConfig) -> Policy:
     model, tokenizer, chat = _load_parts(config, dtype)
     model = model.to(device=device, dtype=dtype).eval()
     if config.gradient_checkpointing:
-        # The older of the two names still warns but does the same; which one there is depends on transformers' version.
-        modern = hasattr(model, "activation_checkpointing_enable")
-        (model.activation_checkpointing_enable if modern else model.gradient_checkpointing_enable)()
+        keep_fewer_activations(model)
     check_head(model)
     return Policy(model=model, tokenizer=tokenizer, chat=chat, config=config)
 
@@ -163,6 +161,12 @@ def _switch_off_dropout(settings: Any) -> None:
     for name, value in settings.to_dict().items():
         if isinstance(value, float) and ("dropout" in name or "pdrop" in name):
             setattr(settings, name, 0.0)
+
+
+def keep_fewer_activations(model: Any) -> None:
+    """Switch gradient checkpointing on, by the name that the installed transformers has for it (5.10: the older)."""
+    modern = hasattr(model, "activation_checkpointing_enable")
+    (model.activation_checkpointing_enable if modern else model.gradient_checkpointing_enable)()
 
 
 def check_head(model: Any) -> None:

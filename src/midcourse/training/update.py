@@ -7,7 +7,7 @@ sampling.
 
 import copy
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -50,7 +50,7 @@ class UpdateCounters:
 class _Tally:
     """Sums over one update."""
 
-    sums: Counter[str] = field(default_factory=Counter)
+    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     maxima: dict[str, float] = field(default_factory=dict)
     objective_tokens: int = 0  # trained tokens seen by the objective, every epoch counted
     loss: float = 0.0
@@ -154,7 +154,8 @@ class Updater:
             output.loss.backward()
             tally.loss += float(output.loss.detach())
             tally.objective_tokens += int(inputs.trained_BT.sum())
-            tally.sums.update({f"objective/{name}": value for name, value in output.metrics.items()})
+            for name, value in output.metrics.items():
+                tally.sums[f"objective/{name}"] += value
             for name, value in output.maxima.items():
                 tally.add_maximum(f"objective/{name}", value)
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.config.max_grad_norm))

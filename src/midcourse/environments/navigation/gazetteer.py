@@ -20,7 +20,7 @@ class City:
 @cache
 def load_cities() -> tuple[City, ...]:
     """Return the shipped cities, sorted by name."""
-    table = json.loads((files(__package__) / "gazetteer.json").read_text(encoding="utf-8"))
+    table = json.loads((files("midcourse.environments.navigation") / "gazetteer.json").read_text(encoding="utf-8"))
     return tuple(
         City(name=name, country=country, longitude_millionths=x, latitude_millionths=y, population=population)
         for name, country, x, y, population in table["cities"]
