@@ -10,7 +10,7 @@ READY := .venv/.ready
 help:
 	@echo "make demo   [METHOD=rti]  train the nano policy with GRPO and with METHOD, side by side; ends in one JSON line"
 	@echo "make test                 run the tests"
-	@echo "make check                formatting, lint, tests"
+	@echo "make check                formatting, lint, types, tests"
 	@echo "make format               rewrite files in the project's format"
 	@echo "make types                type check"
 	@echo "make bench                run the benchmarks (hours; resumable)"
@@ -33,6 +33,7 @@ test: $(READY)
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 format: $(READY)
