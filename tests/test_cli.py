@@ -140,7 +140,7 @@ def test_an_audit_of_the_scripted_roles_finds_corrections_and_none_that_follows_
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [(["--split", "dev"], "unknown split 'dev'"), (["--set", "method.name=grpo"], "it has no roles to audit")],
+    [(["--split", "dev", *NANO], "unknown split 'dev'"), (["--set", "method.name=grpo"], "it has no roles to audit")],
 )
 def test_what_cannot_be_audited_is_said(arguments, expected, capsys, tmp_path):
     file = tmp_path / "run.toml"
@@ -148,6 +148,17 @@ def test_what_cannot_be_audited_is_said(arguments, expected, capsys, tmp_path):
     status, out, err = run(capsys, "audit", str(file), *arguments)
     assert (status, out) == (2, "")
     assert expected in err
+
+
+def test_the_file_for_the_built_in_policy_rolls_out_and_the_default_one_says_what_does_not_fit(capsys, tmp_path):
+    for name, option in (("nano.toml", ["--nano"]), ("default.toml", [])):
+        assert run(capsys, "init", *option, "--output", str(tmp_path / name))[0] == 0
+    status, out, _ = run(capsys, "rollout", str(tmp_path / "nano.toml"), "--tasks", "1")
+    assert status == 0
+    assert "prompt_too_long" not in out
+    status, out, err = run(capsys, "rollout", str(tmp_path / "default.toml"), "--tasks", "1")
+    assert (status, out) == (2, "")
+    assert "rollout.max_turn_tokens = 512: expected less than the policy's context" in err
 
 
 def test_a_models_words_are_shown_and_never_read_as_markup():

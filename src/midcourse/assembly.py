@@ -73,12 +73,13 @@ async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
     """Build the parts in the order in which mistakes are cheapest to find, and close the engines at the end.
 
     Raises:
-        ConfigError: parts that cannot be built as asked.
+        ConfigError: parts that cannot be built as asked, or that do not fit the policy's context.
     """
     method = cast(MethodConfig, config.method).build()
     environment = cast(EnvironmentConfig, config.environment).build()
     policy = load_policy(config.policy)
     engine = cast(EngineConfig, config.engine).build(policy.model)
+    _check_lengths(config, engine.context_length)
     role_engines: dict[str, TextEngine] = {role: chosen.build() for role, chosen in config.role_engines.items()}
     tools = RolloutTools(
         engine=engine,
@@ -92,6 +93,19 @@ async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
     finally:
         for opened in (engine, *role_engines.values()):
             await opened.close()
+
+
+def _check_lengths(config: RunConfig, context_length: int) -> None:
+    """Check that a prompt can stand before the longest turn and reply: else every rollout or role would fail."""
+    lengths = {"rollout.max_turn_tokens": config.rollout.max_turn_tokens}
+    if isinstance(config.method, InterventionConfig) and config.method.roles.played_by == "self":
+        lengths["method.roles.max_tokens"] = config.method.roles.max_tokens
+    for key, length in lengths.items():
+        if length >= context_length:
+            raise ConfigError(
+                f"{key} = {length}: expected less than the policy's context of {context_length} tokens, which holds "
+                "the prompt too (`midcourse init --nano` has values for the built-in policy)"
+            )
 
 
 def token_decoder(config: PolicyConfig) -> Callable[[Sequence[int]], str]:

@@ -25,6 +25,7 @@ from midcourse.errors import (
 )
 
 USER_ERROR_STATUS = 2
+DEMO_UPDATES = 40
 NEXT_STEPS: dict[type[MidcourseError], str] = {
     ConfigError: "`midcourse init` writes a file with every setting explained; `midcourse list` shows the names",
     DataError: "check the path; a run folder holds config.toml and metrics.jsonl",
@@ -39,7 +40,7 @@ EXAMPLES = """
 
   midcourse doctor                                   what this machine offers
   midcourse demo --method rti                        GRPO and RTI side by side on the built-in policy
-  midcourse init --method rti > run.toml             a file with every setting explained
+  midcourse init --nano --method rti > run.toml      a file with every setting explained
   midcourse rollout run.toml --tasks 2 --intervene   look at trajectories, no training
   midcourse audit run.toml                           do corrections follow the hidden evidence?
   midcourse train run.toml --set training.updates=50
@@ -282,15 +283,26 @@ def init(
     reference: Annotated[
         bool, typer.Option(help="Print the reference of all settings (docs/configuration.md).")
     ] = False,
+    nano: Annotated[
+        bool, typer.Option("--nano", help="Take the demo's values, fitted to the built-in policy.")
+    ] = False,
 ) -> None:
-    """Write a settings file with every setting explained and at its default.
+    """Write a settings file with every setting explained and at its default, which is for a model of your own.
 
     Examples:
 
-      midcourse init > run.toml
+      midcourse init --nano > run.toml
       midcourse init --method grpo --output grpo.toml
     """
-    text = settings.reference_markdown() if reference else settings.commented_toml(method)
+    if reference:
+        text = settings.reference_markdown()
+    elif nano:
+        from midcourse.nano.demo import nano_settings
+
+        values = nano_settings(method, seed=0, updates=DEMO_UPDATES, folder=Path())
+        text = settings.commented_nano_toml({**values, "output": ""})
+    else:
+        text = settings.commented_toml(method)
     if file is None:
         sys.stdout.write(text)
         return
@@ -367,7 +379,7 @@ def doctor(
 def demo(
     method: Annotated[str, typer.Option(help="Method that runs beside GRPO.")] = settings.DEFAULT_METHOD,
     seed: Annotated[int, typer.Option(min=0, help="Seed of both runs.")] = 0,
-    updates: Annotated[int, typer.Option(min=1, help="Updates of both runs.")] = 40,
+    updates: Annotated[int, typer.Option(min=1, help="Updates of both runs.")] = DEMO_UPDATES,
     folder: Annotated[Path, typer.Option("--output", help="Folder of runs and report; runs there go on.")] = Path(
         "runs/demo"
     ),

@@ -250,7 +250,21 @@ def resolved_toml(config: RunConfig) -> str:
 
 def commented_toml(method: str = DEFAULT_METHOD) -> str:
     """Return TOML with every setting at its default under a comment that says what it means."""
-    return _render(default_config(method), commented=True)
+    header = (
+        f"# Settings of a {method} run. Every value below is the default: a file that holds only\n"
+        f'# [method] name = "{method}" means the same. Run it with: midcourse train THIS_FILE\n\n'
+    )
+    return header + _render(default_config(method), commented=True)
+
+
+def commented_nano_toml(values: Mapping[str, Any]) -> str:
+    """Return TOML as `commented_toml` does, with `values` in place of their defaults. Raises as `load_config`."""
+    config = build_config(values)
+    header = (
+        f"# Settings of a {config.name_of('method')} run, fitted to the built-in policy as in `midcourse demo`.\n"
+        "# Run it with: midcourse train THIS_FILE\n\n"
+    )
+    return header + _render(config, commented=True)
 
 
 def reference_markdown() -> str:
@@ -520,13 +534,6 @@ def _choices(section_class: type[BaseModel], name: str) -> str:
 
 def _render(config: RunConfig, *, commented: bool) -> str:
     lines: list[str] = []
-    if commented:
-        method = config.name_of("method")
-        lines += [
-            f"# Settings of a {method} run. Every value below is the default: a file that holds only",
-            f'# [method] name = "{method}" means the same. Run it with: midcourse train THIS_FILE',
-            "",
-        ]
     lines += _render_fields(config, TOP_FIELDS, commented=commented)
     for section in SECTIONS:
         value = getattr(config, section)
