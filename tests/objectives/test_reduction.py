@@ -27,7 +27,13 @@ def test_groups_of_different_size_weigh_the_same():
 def test_a_row_without_tokens_counts_as_a_row_and_divides_by_nothing(aggregation: str):
     constant = 7 if aggregation == "seq-sum-norm" else None
     found = row_coefficients([[0, 2]], aggregation=aggregation, normalization_tokens=constant)
-    assert found[0][1] == {"seq-mean-token-mean": 1 / 4, "token-mean": 1 / 2, "seq-sum-norm": 1 / 14}[aggregation]
+    expected = {
+        "seq-mean-token-mean": 1 / 4,
+        "token-mean": 1 / 2,
+        "seq-sum-norm": 1 / 14,
+        "seq-mean-token-sum": 1 / 2,
+    }
+    assert found[0][1] == expected[aggregation]
 
 
 @pytest.mark.parametrize(

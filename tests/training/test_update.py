@@ -19,6 +19,7 @@ from midcourse.advantages.group import group_advantages
 from midcourse.errors import TrainingError
 from midcourse.objectives.base import ObjectiveOutput
 from midcourse.objectives.clipped import ClippedConfig, ClippedObjective
+from midcourse.objectives.regression import RegressionConfig, RegressionObjective
 from midcourse.training.config import TrainingConfig
 from midcourse.training.policy import token_logprobs
 from midcourse.training.update import Updater, learning_rate_at
@@ -84,6 +85,49 @@ def test_micro_batches_make_the_gradient_of_one_batch(aggregation):
     whole, parts = gradient(10_000), gradient(12)
     for name, value in whole.items():
         assert torch.allclose(value, parts[name], rtol=0, atol=1e-12), name
+
+
+def with_intervention(group, positions):
+    """The group with some tokens of each member written by the intervention."""
+    members = []
+    for member in group.members:
+        trajectory = member.trajectory
+        sources = [INTERVENTION if index in positions else source for index, source in enumerate(trajectory.sources)]
+        members.append(Member(trajectory=replace(trajectory, sources=tuple(sources))))
+    return replace(group, members=tuple(members))
+
+
+@pytest.mark.parametrize("anchor", ["proxy", "const"])
+@pytest.mark.parametrize("huber_delta", [None, 0.5])
+def test_micro_batches_make_the_gradient_of_one_batch_for_whole_sequences_too(anchor, huber_delta):
+    groups = [with_intervention(group, {3, 4}) for group in GROUPS]
+    config = RegressionConfig(anchor=anchor, beta=0.1, huber_delta=huber_delta)
+
+    def gradient(micro_batch_tokens):
+        objective = RegressionObjective(config)
+        updater = make_updater(objective=objective, micro_batch_tokens=micro_batch_tokens, max_grad_norm=1e9)
+        return gradient_of(updater, groups, advantages_of(groups))
+
+    whole, parts = gradient(10_000), gradient(12)
+    for name, value in whole.items():
+        assert torch.allclose(value, parts[name], rtol=0, atol=1e-12), name
+
+
+def test_the_regressions_gradient_is_that_of_its_equation_written_out():
+    group, beta, kappa = with_intervention(GROUPS[0], {3, 4}), 0.1, -0.3
+    objective = RegressionObjective(RegressionConfig(anchor="const", kappa=kappa, beta=beta))
+    found = gradient_of(make_updater(objective=objective, max_grad_norm=1e9), [group], advantages_of(GROUPS[:1]))
+    model = tiny_policy(dtype=torch.float64).model
+    loss = 0.0
+    for member, advantage in zip(group.members, advantages_of(GROUPS)[0], strict=True):
+        ids = torch.tensor([member.trajectory.token_ids])
+        chosen = torch.log_softmax(model(ids).logits[0] / 0.8, dim=-1)[1:-1].gather(-1, ids[0, 2:, None])[:, 0]
+        anchors = chosen.detach().clone()
+        anchors[1:3] = kappa  # tokens 3 and 4; the first that carries loss is token 2
+        loss = loss + (beta * (chosen - anchors).sum() - advantage) ** 2 / 4
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(found[name], parameter.grad, rtol=0, atol=1e-9), name
 
 
 def test_the_gradient_is_that_of_equation_2_written_out():

@@ -22,6 +22,7 @@ class ObjectiveInputs:
     coefficients_BT: "Tensor"  # 1/denominator of the aggregation, over the whole update
     trained_BT: "Tensor"  # bool
     reference_logprobs_BT: "Tensor | None" = None  # nats, reference policy; None where no KL is asked for
+    intervention_BT: "Tensor | None" = None  # bool, trained tokens that the intervention wrote; None: there are none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

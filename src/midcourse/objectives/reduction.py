@@ -6,8 +6,8 @@ of its micro-batches just add up. Only rows that train are given: what has no si
 
 from collections.abc import Sequence
 
-AGGREGATIONS = ("seq-mean-token-mean", "token-mean", "seq-sum-norm")
-"""seq-mean-token-mean: GRPO. token-mean: DAPO. seq-sum-norm: Dr. GRPO."""
+AGGREGATIONS = ("seq-mean-token-mean", "token-mean", "seq-sum-norm", "seq-mean-token-sum")
+"""seq-mean-token-mean: GRPO. token-mean: DAPO. seq-sum-norm: Dr. GRPO. seq-mean-token-sum: one number a sequence."""
 
 
 def row_coefficients(
@@ -22,8 +22,9 @@ def row_coefficients(
       averaged over tasks.
     - `token-mean`: 1 / (tokens of all rows). DAPO, arXiv:2503.14476, Eq. 8.
     - `seq-sum-norm`: 1 / (groups * rows of the group * normalization_tokens). Dr. GRPO, arXiv:2503.20783, Sec. 3.3.
+    - `seq-mean-token-sum`: 1 / (groups * rows of the group), for objectives that take one number a sequence.
 
-    The first and the last are means over groups of means over rows, not over all rows: the equations average inside
+    All but `token-mean` are means over groups of means over rows, not over all rows: the equations average inside
     a task first, and a task whose group has grown or lost a member keeps its weight. With groups of one size both
     readings are the same.
 
@@ -53,6 +54,8 @@ def row_coefficients(
     for lengths in trained_lengths:
         if aggregation == "token-mean":
             coefficients.append([1.0 / max(num_tokens, 1)] * len(lengths))
+        elif aggregation == "seq-mean-token-sum":
+            coefficients.append([1.0 / (num_groups * len(lengths))] * len(lengths))
         elif normalization_tokens is not None:
             coefficients.append([1.0 / (num_groups * len(lengths) * normalization_tokens)] * len(lengths))
         else:

@@ -195,6 +195,7 @@ class Updater:
         if self.config.importance_cap is not None:
             weights_BT = weights_BT * _importance_BT(rows, old_BT, self.config.importance_cap)
         blank_BT = torch.zeros_like(old_BT)
+        sampled_BT = pad_rows([row.sampled for row in rows], like=old_BT).bool()
         return ObjectiveInputs(
             logprobs_BT=logprobs_BT,
             old_logprobs_BT=old_BT,
@@ -205,6 +206,7 @@ class Updater:
             reference_logprobs_BT=(
                 None if self.reference is None else self._logprobs(rows, model=self.reference).logprobs_BT
             ),
+            intervention_BT=trained_BT & ~sampled_BT,
         )
 
 
