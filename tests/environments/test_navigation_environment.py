@@ -162,6 +162,9 @@ def test_review_names_each_kind_of_error():
     assert error([], search.tool_calls[0], search.tool_calls[0]) == "redundant_search"
     assert error([], search.tool_calls[0]) is None
     assert error(past, search.tool_calls[0]) == "repeated_search"
+    found = {"address": task.evidence.facts["route"][0]["name"], "region": task.evidence.facts["route"][0]["region"]}
+    assert error(past, ToolCall("poi_search", found)) == "redundant_search"
+    assert error([], ToolCall("poi_search", found)) is None
     assert error(past * 5, ToolCall("poi_search", {"address": "Azure", "region": "Oslo"})) == "out_of_turns"
     assert error(past) == "no_call"
 

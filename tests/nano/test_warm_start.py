@@ -17,7 +17,8 @@ def train_small(seed: int):
     losses = []
     config = WarmStartConfig(
         seed=seed,
-        hidden_size=32,
+        hidden_size=64,
+        head_size=16,
         intermediate_size=64,
         layers=2,
         steps=100,
@@ -47,10 +48,17 @@ def test_the_shipped_policy_has_between_one_and_three_million_parameters():
     assert 1e6 <= sum(parameter.numel() for parameter in model.parameters()) <= 3e6
 
 
+def test_the_shipped_policy_solves_the_easy_part_and_hardly_any_of_the_hard_part():
+    assert MEASURED["pass@1"]["test/easy"] >= 0.95
+    assert MEASURED["pass@1"]["ood/easy"] >= 0.95
+    assert 0 < MEASURED["pass@1"]["test/hard"] <= 0.05
+    assert min(scores["agreement"] for scores in MEASURED["roles"].values()) >= 0.9
+
+
 def test_the_shipped_policy_is_as_good_as_was_measured():
     found = asyncio.run(measure("nano", tasks=24, role_documents=24))
     for name, value in MEASURED["pass@1"].items():
-        # About 12 tasks of 4 attempts against 75: wide enough for chance, too narrow for broken weights.
-        assert found["pass@1"][name] == pytest.approx(value, abs=0.25), name
+        # A few tasks of 4 attempts against 150: wide enough for chance, too narrow for broken weights.
+        assert found["pass@1"][name] == pytest.approx(value, abs=0.1), name
     for role, scores in MEASURED["roles"].items():
-        assert found["roles"][role]["agreement"] == pytest.approx(scores["agreement"], abs=0.3), role
+        assert found["roles"][role]["agreement"] == pytest.approx(scores["agreement"], abs=0.2), role

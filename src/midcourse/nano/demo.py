@@ -20,7 +20,6 @@ from rich.table import Table
 
 from midcourse.config import build_config, resolved_toml
 from midcourse.errors import MidcourseError
-from midcourse.nano.demonstrations import HARD_FRACTION
 
 BASELINE = "grpo"
 DEADLINE_SECONDS = 40 * 60
@@ -28,6 +27,10 @@ NANO_ROLES: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 64}
 NANO_ATTEMPTS = 4
 """Intervened rollouts of a failed group; the paper has 8, which would double the cost on a laptop."""
 METHOD_SETTINGS: Mapping[str, Mapping[str, Any]] = {"rti": {"roles": NANO_ROLES, "attempts": NANO_ATTEMPTS}}
+
+
+HARD_FRACTION = 0.7
+"""Share of hard tasks: most groups begin by failing as a whole."""
 
 
 class DemoError(MidcourseError):
@@ -61,6 +64,7 @@ def nano_settings(method: str, *, seed: int, updates: int, folder: Path) -> dict
             "learning_rate": 2e-4,
             "weight_decay": 0.0,
             "checkpoint_every": 10,
+            "micro_batch_tokens": 4096,
         },
         "evaluation": {"attempts": 4, "splits": ["test", "ood"], "every": max(1, updates // 2), "max_tasks": 60},
     }

@@ -1,8 +1,9 @@
 """What the warm start teaches: episodes with their habits, the skill behind a cue, and turns of the three roles.
 
 The habit is the papers' failure in miniature: a place found in another region than the others is routed to all the
-same. The skill (search it again with their region) is shown behind the cue word CHECK and after a remark, and in a
-small share of the uncued hard episodes: in the model at low probability, and not in its habits.
+same. The skill (search it again with their region, and only where the regions differ) is shown behind the cue word
+CHECK and after a remark, and in a small share of the uncued hard episodes: in the model at low probability, and not
+in its habits.
 """
 
 import json
@@ -16,10 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from midcourse.environments.base import Task
 from midcourse.environments.navigation.atlas import Atlas, make_atlas
 from midcourse.environments.navigation.construction import make_task
-from midcourse.environments.navigation.environment import NavigationConfig
 from midcourse.environments.navigation.episode import NavigationEpisode
 from midcourse.environments.navigation.oracle import PastTurn, next_turn, query_names, review
 from midcourse.environments.navigation.rendering import read_places
+from midcourse.environments.navigation.vocabulary import NANO_REGIONS
 from midcourse.interventions.prompts import render_prompt
 from midcourse.nano.chat import CompactChatFormat, write_call
 from midcourse.nano.tokenizer import CHECK
@@ -31,26 +32,24 @@ class DemonstrationConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    easy: float = 0.30
+    easy: float = 0.14
     """Episodes that need no second search."""
-    hard: float = 0.16
+    hard: float = 0.12
     """Hard episodes without the cue."""
-    cued: float = 0.14
-    """Hard episodes with the cue: the skill is shown."""
-    remark: float = 0.06
+    cued: float = 0.28
+    """Episodes with the cue, hard and easy: the skill is shown, and where it is not needed."""
+    remark: float = 0.05
     """Hard episodes in which a remark asks for the second search."""
-    validator: float = 0.14
+    validator: float = 0.17
     """Verdicts on drafts."""
-    corrector: float = 0.10
+    corrector: float = 0.08
     """Corrections."""
-    verifier: float = 0.10
+    verifier: float = 0.16
     """Verdicts on corrections."""
-    uncued_skill: float = Field(default=0.03, ge=0, le=1)
+    uncued_skill: float = Field(default=0.05, ge=0, le=1)
     """Share of the uncued hard episodes that show the skill: how likely the policy is to find it unaided."""
     atlases: int = Field(default=400, ge=1)
     """Maps that documents are drawn from; none of them is the map of a benchmark split."""
-    home: float = Field(default=0.0, ge=0, le=1)
-    """Share of documents on the benchmark's own map instead; the trips of its test split are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,6 @@ class Demonstrator:
         self._random = random.Random(f"demonstrations/{seed}")
         self._seed = seed
         self._atlases: dict[int, Atlas] = {}
-        self._withheld = home_test_trips() if config.home else frozenset()
         shares = {name: getattr(config, name) for name in ("easy", "hard", "cued", "remark", *_ROLE_KINDS)}
         self._kinds, self._weights = list(shares), list(shares.values())
 
@@ -89,7 +87,8 @@ class Demonstrator:
         kind = self._random.choices(self._kinds, self._weights)[0]
         if kind in _ROLE_KINDS:
             return self._role_document(kind)
-        task = self._task("easy" if kind == "easy" else "hard")
+        easy = kind == "easy" or (kind == "cued" and self._random.random() < 0.35)
+        task = self._task("easy" if easy else "hard")
         if kind == "cued":
             task = replace(task, query=f"{CHECK} {task.query}")
         skilled = kind in ("cued", "remark") or self._random.random() < self._config.uncued_skill
@@ -100,24 +99,13 @@ class Demonstrator:
         reply = self._chat.render(last.draft)
         return Document([*last.history_ids, *reply], [*last.learnt, *[True] * len(reply)])
 
-    def _atlas(self) -> Atlas:
-        if self._random.random() < self._config.home:
-            return self._known(HOME_SEED)
+    def _task(self, difficulty: Any) -> Task:
         # Seeds above any that a user would choose for a benchmark map.
         number = 1_000_000 + self._seed * self._config.atlases + self._random.randrange(self._config.atlases)
-        return self._known(number)
-
-    def _known(self, number: int) -> Atlas:
         if number not in self._atlases:
             self._atlases[number] = make_atlas("nano", number)
-        return self._atlases[number]
-
-    def _task(self, difficulty: Any) -> Task:
-        self._current = self._atlas()
-        while True:
-            task = make_task(self._current, self._random, difficulty)
-            if self._current.seed != HOME_SEED or trip(task) not in self._withheld:
-                return task
+        self._current = self._atlases[number]
+        return make_task(self._current, self._random, difficulty)
 
     def _play(self, task: Task, *, skilled: bool) -> list[Moment]:
         """Return the moments of an episode: the history before each turn, and the turn."""
@@ -182,7 +170,11 @@ class Demonstrator:
             }
             return self._reply_document(role, task, moment, reply, feedback=feedback, conceal=not reveal)
         turn, reason = self._proposal(task, moment, correction.turn)
-        reply = {"diagnosis": "", "ok": reason is None, "reasons": [reason] if reason else []}
+        reply = {
+            "diagnosis": scan(task, moment.turns, turn),
+            "ok": reason is None,
+            "reasons": [reason] if reason else [],
+        }
         return self._reply_document(role, task, moment, reply, feedback=feedback, corrected=turn)
 
     def _proposal(self, task: Task, moment: Moment, right: AssistantTurn) -> tuple[AssistantTurn, str | None]:
@@ -193,11 +185,17 @@ class Demonstrator:
         if chance < 0.70 and review(task, moment.turns, leaked_direction(task)) is not None:
             return leaked_direction(task), "leak"
         if chance < 0.85 and has_region(right):
-            call = right.tool_calls[0]
-            names = [name for name in query_names(task) if name != call.arguments["address"]]
-            wrong = {"address": self._random.choice(names), "region": call.arguments["region"]}
-            return AssistantTurn(tool_calls=(ToolCall(call.name, wrong),)), "wrong_arguments"
+            return self._misdirected(task, right.tool_calls[0]), "wrong_arguments"
         return moment.draft, "unreasonable"
+
+    def _misdirected(self, task: Task, call: ToolCall) -> AssistantTurn:
+        """Return a second search for another place, or in another region, than `call`."""
+        name, region = call.arguments["address"], call.arguments["region"]
+        if self._random.random() < 0.7:
+            name = self._random.choice([other for other in query_names(task) if other != name])
+        else:
+            region = self._random.choice([other for other in NANO_REGIONS if other != region])
+        return AssistantTurn(tool_calls=(ToolCall(call.name, {"address": name, "region": region}),))
 
     def _careless_copy(self, draft: AssistantTurn) -> AssistantTurn:
         """Return a direction draft with one stop taken from another stop; other drafts as they are."""
@@ -245,21 +243,6 @@ class Demonstrator:
 
 
 _ROLE_KINDS = ("validator", "corrector", "verifier")
-HOME_SEED = 0
-"""The map of the nano benchmark."""
-HARD_FRACTION = 0.7
-"""Share of hard tasks in the nano benchmark: most groups begin by failing as a whole."""
-
-
-def trip(task: Task) -> frozenset[str]:
-    """Return where a task goes, whatever the order."""
-    return frozenset(place["coordinates"] for place in task.evidence.facts["route"])
-
-
-def home_test_trips() -> frozenset[frozenset[str]]:
-    """Return the trips of the benchmark's test split."""
-    tasks = NavigationConfig(profile="nano", seed=HOME_SEED, hard_fraction=HARD_FRACTION).build().tasks("test")
-    return frozenset(map(trip, tasks))
 
 
 def has_region(turn: AssistantTurn) -> bool:
@@ -275,18 +258,27 @@ def write_turn(turn: AssistantTurn) -> str:
 
 
 def scan(task: Task, turns: Sequence[PastTurn], draft: AssistantTurn) -> str:
-    """Return the diagnosis of a draft: each stop that it routes to, with the region where that was found."""
-    if not draft.reasoning:
-        return ""
-    regions = {
-        place.coordinates: place.region
-        for turn in turns
-        for result in turn.results
-        for place in read_places(result.content, profile="nano")
-    }
-    pairs = draft.reasoning.split()
-    stops = zip(pairs[0::2], pairs[1::2], strict=False)
-    return " ".join(f"{name} {regions.get(stop, 'none')}" for name, stop in stops)
+    """Return the diagnosis of a draft: each place that it routes to or searches again, its coordinates, their region.
+
+    Coordinates that no answer showed for the place are in "none"; a "?" follows a place that the evidence has
+    elsewhere.
+    """
+    shown = [
+        place for turn in turns for result in turn.results for place in read_places(result.content, profile="nano")
+    ]
+    words = draft.reasoning.split()
+    claims = list(zip(words[0::2], words[1::2], strict=False))
+    if has_region(draft):
+        latest = {place.name: place.coordinates for place in shown}
+        names = [call.arguments["address"] for call in draft.tool_calls]
+        claims = [(name, latest[name]) for name in names if name in latest]
+    regions = {(place.name, place.coordinates): place.region for place in shown}
+    wanted = {(place["name"], place["coordinates"]) for place in task.evidence.facts["route"]}
+    marked = (
+        f"{name} {stop} {regions.get((name, stop), 'none')}{'' if (name, stop) in wanted else '?'}"
+        for name, stop in claims
+    )
+    return " ".join(marked).replace("? ", "?")
 
 
 def direction_call(stops: Sequence[str]) -> ToolCall:

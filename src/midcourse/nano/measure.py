@@ -8,7 +8,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from midcourse.assembly import assembled, evaluate_parts
 from midcourse.config import build_config
@@ -26,9 +26,9 @@ MEASURE_SEED = 999
 
 
 def demonstrator(chat: CompactChatFormat, kind: str) -> Demonstrator:
-    """Return a source of documents of one kind, on the benchmark's map without the trips of its test split."""
-    shares = {name: float(name == kind) for name in SHARES}
-    return Demonstrator(chat, DemonstrationConfig(**shares, home=1.0, uncued_skill=1.0), seed=MEASURE_SEED)
+    """Return a source of documents of one kind, on maps of their own."""
+    shares: dict[str, Any] = {name: float(name == kind) for name in SHARES}
+    return Demonstrator(chat, DemonstrationConfig(**shares, uncued_skill=1.0), seed=MEASURE_SEED)
 
 
 async def role_agreement(engine: Engine, chat: CompactChatFormat, role: str, *, number: int) -> dict[str, float]:
@@ -87,7 +87,7 @@ async def measure(path: str, *, tasks: int = 150, role_documents: int = 100) -> 
     settings["evaluation"]["max_tasks"] = tasks
     async with assembled(build_config(settings)) as parts:
         result = (await evaluate_parts(parts)).to_dict()
-        engine, chat = parts.tools.engine, parts.tools.chat
+        engine, chat = parts.tools.engine, cast(CompactChatFormat, parts.tools.chat)
         sheets = {**result["tags"], **result["splits"]}
         return {
             "pass@1": {

@@ -16,6 +16,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from midcourse.nano.chat import CompactChatFormat
 from midcourse.nano.demonstrations import DemonstrationConfig, Demonstrator, Document
+from midcourse.nano.induction import wire_induction
 from midcourse.nano.tokenizer import PAD, VOCABULARY, NanoTokenizer
 from midcourse.training.policy import token_logprobs
 
@@ -29,15 +30,15 @@ class WarmStartConfig(BaseModel):
     """Weights and documents."""
     hidden_size: int = 128
     """Width."""
+    head_size: int = 32
+    """Width of a head; there are hidden_size / head_size of them, half as many for keys."""
     layers: int = 4
     """Depth."""
     intermediate_size: int = 512
     """Width inside the feed-forward part."""
-    minutes: float | None = None
-    """Wall clock to stop at; none runs all steps. With it the result depends on the machine."""
-    steps: int = Field(default=1500, ge=1)
+    steps: int = Field(default=2800, ge=1)
     """Optimizer steps."""
-    batch_tokens: int = Field(default=1536, ge=1)
+    batch_tokens: int = Field(default=1024, ge=1)
     """Padded tokens a step."""
     learning_rate: float = Field(default=3e-3, gt=0)
     """Peak of the schedule: linear up over 5 % of the steps, cosine to a tenth."""
@@ -46,53 +47,49 @@ class WarmStartConfig(BaseModel):
 
 
 def build_model(config: WarmStartConfig) -> Qwen3ForCausalLM:
-    """Return a nano policy with random weights."""
+    """Return a nano policy with random weights but for its induction heads."""
     torch.manual_seed(config.seed)
-    return Qwen3ForCausalLM(
+    model = Qwen3ForCausalLM(
         Qwen3Config(
             vocab_size=len(VOCABULARY),
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
             num_hidden_layers=config.layers,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=config.hidden_size // 4,
+            num_attention_heads=config.hidden_size // config.head_size,
+            num_key_value_heads=config.hidden_size // config.head_size // 2,
+            head_dim=config.head_size,
             max_position_embeddings=512,
-            tie_word_embeddings=True,
-            attn_implementation="sdpa",
+            tie_word_embeddings=False,
+            attn_implementation="sdpa",  # pyright: ignore[reportCallIssue] (the base class takes it)
             pad_token_id=VOCABULARY.index(PAD),
             bos_token_id=None,
             eos_token_id=None,
         )
     )
+    wire_induction(model, generator=torch.Generator().manual_seed(config.seed))
+    return model
 
 
 def warm_start(
     config: WarmStartConfig,
     *,
     report: Callable[[int, float, float], None],
-    start: Qwen3ForCausalLM | None = None,
 ) -> Qwen3ForCausalLM:
     """Return the trained model.
 
     Args:
         config: all that the result depends on (and the number of threads, in the last bits).
-        start: weights to go on from, trained in place; None begins with random ones.
         report: told the step, the mean loss in nats a token since the last report, and seconds.
     """
-    model = build_model(config) if start is None else start
+    model = build_model(config)
     model.train()
     # A process of its own draws the documents: the checks of their tasks take as long as a third of a step.
     batches = iter(DataLoader(Batches(config), batch_size=None, num_workers=1, prefetch_factor=64))
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     started, losses = time.monotonic(), []
     for step in range(config.steps):
-        elapsed = time.monotonic() - started
-        progress = step / config.steps if config.minutes is None else elapsed / (60 * config.minutes)
-        if progress >= 1:
-            break
         for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * schedule(progress)
+            group["lr"] = config.learning_rate * schedule(step / config.steps)
         loss = supervised_loss(model, next(batches))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -100,7 +97,7 @@ def warm_start(
         optimizer.step()
         losses.append(loss.item())
         if step % 50 == 49:
-            report(step + 1, sum(losses) / len(losses), elapsed)
+            report(step + 1, sum(losses) / len(losses), time.monotonic() - started)
             losses.clear()
     return model.eval()
 
@@ -146,28 +143,23 @@ def supervised_loss(model: Any, batch: Sequence[Document]) -> torch.Tensor:
 def main() -> None:
     """Train and save."""
     parser = argparse.ArgumentParser(description="Train the nano policy on scripted episodes and role turns.")
-    parser.add_argument("--output", type=Path, required=True, help="folder for model.safetensors and metrics.json")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the weights and warm_start.json")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=WarmStartConfig.model_fields["steps"].default)
-    parser.add_argument("--minutes", type=float, default=None)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--atlases", type=int, default=DemonstrationConfig.model_fields["atlases"].default)
-    parser.add_argument("--home", type=float, default=DemonstrationConfig.model_fields["home"].default)
     parser.add_argument("--learning-rate", type=float, default=WarmStartConfig.model_fields["learning_rate"].default)
-    parser.add_argument("--start", type=Path, default=None, help="folder of weights to go on from")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     config = WarmStartConfig(
         seed=arguments.seed,
         steps=arguments.steps,
-        minutes=arguments.minutes,
         learning_rate=arguments.learning_rate,
-        demonstrations=DemonstrationConfig(atlases=arguments.atlases, home=arguments.home),
+        demonstrations=DemonstrationConfig(atlases=arguments.atlases),
     )
     started = time.monotonic()
     model = warm_start(
         config,
-        start=None if arguments.start is None else Qwen3ForCausalLM.from_pretrained(arguments.start),
         report=lambda step, loss, seconds: print(f"step {step} loss {loss:.4f} seconds {seconds:.0f}", flush=True),
     )
     model.save_pretrained(arguments.output)

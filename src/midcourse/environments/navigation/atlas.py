@@ -126,21 +126,27 @@ def make_atlas(profile: Profile, seed: int, *, held_out: bool = False) -> Atlas:
 
 
 def nano_places(rng: random.Random) -> tuple[Place, ...]:
-    """Return 120 places: each name in 3 of 8 regions, 5 names most prominent in each region, regions apart."""
+    """Return 120 places: each name in 3 of 8 regions, 5 names most prominent in each region, regions apart.
+
+    No two of a region's places share a latitude, nor the first 25 a longitude: half a coordinate tells places apart,
+    which is what a policy of a million parameters can copy.
+    """
     names, regions = list(NANO_NAMES), list(NANO_REGIONS)
     rng.shuffle(names)
     rng.shuffle(regions)
-    cells = {region: (25 * (index % 4), 50 * (index // 4)) for index, region in enumerate(regions)}
-    free = {
-        region: rng.sample([(x, y) for x in range(left, left + 25) for y in range(low, low + 50)], 40)
-        for region, (left, low) in cells.items()
-    }
+    free = {}
+    for index, region in enumerate(regions):
+        left, low = 25 * (index % 4), 50 * (index // 4)
+        columns, more, rows = (
+            rng.sample(range(low, low + size), size) for low, size in ((left, 25), (left, 25), (low, 50))
+        )
+        free[region] = list(zip(columns + more, rows, strict=True))
     places = []
     for index, name in enumerate(names):
         home = regions[index % len(regions)]
         others = rng.sample([region for region in regions if region != home], NANO_REGIONS_PER_NAME - 1)
         for rank, region in enumerate((home, *others)):
-            x, y = free[region].pop()
+            x, y = free[region].pop(0)
             places.append(
                 Place(name=name, region=region, coordinates=f"{x:02d},{y:02d}", prominence=NANO_REGIONS_PER_NAME - rank)
             )

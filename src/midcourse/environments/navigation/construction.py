@@ -161,7 +161,8 @@ def counterfactual(atlas: Atlas, task: Task) -> Task | None:
     """Return the task with the same query and evidence that puts one place elsewhere; None if no name recurs.
 
     For leak audits: given the same history, a correction that changes with this evidence was read off the evidence.
-    The place moved is the one whose bare search first returns another region, so both candidates are plausible.
+    The place moved is the one whose bare search first returns another region, and it is moved to the least prominent
+    place of its name: a draft that took the first answer is wrong under both kinds of evidence.
     """
     facts = task.evidence.facts
     route = [
@@ -180,5 +181,5 @@ def counterfactual(atlas: Atlas, task: Task) -> Task | None:
     if not movable:
         return None
     index = max(movable, key=lambda index: elsewhere[index][0].prominence - route[index].prominence)
-    moved = [*route[:index], elsewhere[index][0], *route[index + 1 :]]
+    moved = [*route[:index], elsewhere[index][-1], *route[index + 1 :]]
     return replace(task, evidence=make_evidence(moved, order_level=facts["order_level"], atlas=facts["atlas"]))

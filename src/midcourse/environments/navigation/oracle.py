@@ -154,7 +154,19 @@ def find_error(task: Task, turns: Sequence[Exchange], draft: AssistantTurn) -> t
         return "repeated_search", "these searches were made before"
     if len(turns) >= MAX_TURNS - 1:
         return "out_of_turns", "this is the last turn and nothing is routed"
+    missing = missing_names(task, sightings)
+    if keys and len(keys) == len(draft.tool_calls) and all(name not in missing for name, _ in keys):
+        return "redundant_search", "nothing that is still missing is searched for"
     return None
+
+
+def missing_names(task: Task, sightings: Sightings) -> set[str]:
+    """Return the names, case-folded, of the query's places that no answer has shown where the evidence has them."""
+    return {
+        place["name"].casefold()
+        for place in task.evidence.facts["route"]
+        if all(shown.coordinates != place["coordinates"] for shown in sightings.candidates[place["name"]])
+    }
 
 
 def find_direction_error(
