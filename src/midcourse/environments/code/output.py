@@ -1,0 +1,35 @@
+"""Comparing what a program wrote with what it should have written."""
+
+from decimal import Decimal, InvalidOperation
+
+
+def same_output(written: str, expected: str) -> bool:
+    """Return whether two texts are the same line by line, white space around lines and at the end left out.
+
+    Lines that differ are compared word by word as exact decimal numbers, as LiveCodeBench does: 1.0 is 1.
+    """
+    lines, wanted = _lines(written), _lines(expected)
+    return len(lines) == len(wanted) and all(map(_same_line, lines, wanted))
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.strip().split("\n")]
+
+
+def _same_line(line: str, wanted: str) -> bool:
+    if line == wanted:
+        return True
+    # A number that is written at far greater length than the expected line is no way of writing it.
+    if len(line) > 2 * len(wanted) + 64:
+        return False
+    words, wanted_words = line.split(), wanted.split()
+    return len(words) == len(wanted_words) and all(map(_same_word, words, wanted_words))
+
+
+def _same_word(word: str, wanted: str) -> bool:
+    if word == wanted:
+        return True
+    try:
+        return Decimal(word) == Decimal(wanted)
+    except InvalidOperation:
+        return False
