@@ -107,6 +107,38 @@ class InterventionRecord:
     corrected_characters: int = 0
 
 
+class ReviewOutcome(StrEnum):
+    """How one review of a chunk ended. Only REVISED changes the rollout."""
+
+    KEPT = "kept"
+    REVISED = "revised"
+    UNREADABLE = "unreadable"  # the verdict: kept
+    NOT_FOUND = "not_found"  # the quote names no place in the chunk: kept
+    NO_CORRECTION = "no_correction"  # nothing came to put in its place: kept
+    JUDGE_FAILED = "judge_failed"  # the judge's engine did not answer: kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewRecord:
+    """What the judge said about one chunk, and what was done. Texts are a model's words: escape before showing.
+
+    Positions index the trajectory. Example: a chunk of tokens 10 to 14 is cut at 12 and 3 tokens are put there: start
+    10, end 15, cut 12, rejected_ids tokens 12 to 14 as they were, correction_tokens 3; now 12 to 14 are the judge's.
+    """
+
+    outcome: ReviewOutcome
+    start: int  # of the chunk
+    end: int  # behind the chunk as it was written, a stop token included
+    cut: int | None = None  # the first token that was rejected; None where the chunk stays
+    rejected_ids: Sequence[int] = ()
+    correction_tokens: int = 0
+    ends_turn: bool = False  # the correction does
+    holds_answer: bool = False  # a private value of the evidence stands in the correction
+    judge_logprob: float | None = None  # nats, mean over the correction's tokens, the judge's own; None: not known
+    quote: str = ""
+    reason: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One exchange: the span of tokens that policy or intervention wrote, and what the environment answered.
@@ -119,6 +151,7 @@ class Turn:
     message: AssistantTurn
     results: Sequence[ToolResult] = ()
     intervention: InterventionRecord | None = None
+    reviews: Sequence[ReviewRecord] = ()  # of the turn's chunks, in order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +227,11 @@ class Trajectory:
         return sum(1 for item in self.sources if item is source)
 
     @property
+    def reviews(self) -> list[ReviewRecord]:
+        """The reviews of all turns, in order."""
+        return [review for turn in self.turns for review in turn.reviews]
+
+    @property
     def accepted_interventions(self) -> int:
         """Turns in which a correction replaced the draft."""
         return sum(
@@ -208,6 +246,7 @@ class Origin(StrEnum):
 
     ROOT = "root"
     INTERVENED = "intervened"
+    SEMI_ON_POLICY = "semi_on_policy"  # rolled out under reviews, beside unaided members
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +283,7 @@ class Group:
     members: Sequence[Member]  # [G], G may differ between groups
     extra: Sequence[Trajectory] = ()
     cost: RolloutCost = field(default_factory=RolloutCost)
+    phase: str = ""  # the part of its method's schedule that collected it; "" where the method has one part
 
     def __post_init__(self) -> None:
         for member in self.members:
@@ -259,7 +299,9 @@ class Group:
 
     @property
     def rewards_before(self) -> list[float | None]:
-        """[G] rewards of the rollouts as the policy wrote them, before any replacement."""
+        """Rewards of the rollouts that the policy wrote alone: before any replacement, without semi-on-policy ones."""
         return [
-            (member.replaced if member.replaced is not None else member.trajectory).reward for member in self.members
+            (member.replaced if member.replaced is not None else member.trajectory).reward
+            for member in self.members
+            if member.origin is not Origin.SEMI_ON_POLICY
         ]

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midcourse.interventions.reading import CorrectorReply, ValidatorReply, VerifierReply, read_reply
+from midcourse.interventions.reading import CorrectorReply, ValidatorReply, VerifierReply, read_reply, read_review
 
 REPLY = '{"is_valid": false, "error_types": ["wrong_region"], "diagnosis": "too far", "suggest_next": "search"}'
 
@@ -69,3 +69,39 @@ def test_the_last_of_several_answers_counts():
 def test_no_text_raises(text):
     for reply_type in (ValidatorReply, CorrectorReply, VerifierReply):
         read_reply(text, reply_type)
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "quotes"),
+    [
+        ('{"reason": "r", "verdict": "revise", "quote": "x = 3"}', "revise", ("x = 3",)),
+        ('Let me see.\n```json\n{"verdict": "Keep", "quote": null}\n```', "keep", ()),
+        ("{'verdict': 'REVISE ', 'quote': 'a \"b\"',}", "revise", ('a "b"',)),
+        ('<think>{"verdict": "keep"}</think>{"verdict": "revise", "quote": "y"}', "revise", ("y",)),
+        ('{"quote": "cut of', None, None),
+        ('{"verdict": "maybe", "quote": "y"}', None, None),
+        ("keep", None, None),
+        ("", None, None),
+    ],
+)
+def test_a_verdict_is_read_as_far_as_it_goes(text, verdict, quotes):
+    found = read_review(text)
+    assert (None if found is None else found[0].verdict) == verdict
+    assert (None if found is None else found[1]) == quotes
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"\frac{1}{2}", r"\frac{1}{2}"),  # not doubled: JSON has a form feed here
+        (r"\\frac{1}{2}", r"\frac{1}{2}"),  # doubled, as JSON wants it
+        (r"a \times b", r"a \times b"),
+        (r"print(\"x\\n\")", 'print("x\\n")'),
+        (r"two\nlines", "two\nlines"),
+        (r"\(x\)", r"\(x\)"),
+    ],
+)
+def test_one_reading_of_a_quote_is_what_was_copied(written, meant):
+    found = read_review(f'{{"verdict": "revise", "quote": "{written}"}}')
+    assert found is not None
+    assert meant in found[1]

@@ -61,6 +61,13 @@ class Barrier:
                 parent.num_children -= 1
             self.notify()
 
+    def step_aside(self) -> None:
+        """Wait for the running coroutine no more until it asks again; nothing happens where it is no participant."""
+        participant = self.current()
+        if participant is not None:
+            participant.is_late = True
+            self.notify()
+
     def notify(self) -> None:
         """Say that someone asked, came or left."""
         self._num_changes += 1

@@ -21,7 +21,8 @@ class SamplingParams:
     top_p: float = 1.0  # in (0, 1]
     top_k: int = 0  # 0: off
     stop_ids: Sequence[int] = ()  # the stop token is the completion's last token
-    seed: int = 0  # draws of token i depend on (seed, i) alone
+    seed: int = 0  # draws of token i depend on (seed, first_draw + i) alone
+    first_draw: int = 0  # tokens of the same text that were drawn by earlier requests: chunks then draw as one request
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -32,6 +33,8 @@ class SamplingParams:
             raise ValueError(f"top_p must be in (0, 1]: got {self.top_p}")
         if self.top_k < 0:
             raise ValueError(f"top_k must be >= 0 (0 is off): got {self.top_k}")
+        if self.first_draw < 0:
+            raise ValueError(f"first_draw must be >= 0: got {self.first_draw}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,13 @@ class Engine(Protocol):
         An engine that shares the process waits until every participant has asked before it runs a batch, so that
         who shares a batch, and with it every last bit, does not depend on how long environments took. A coroutine
         that awaits others which are participants must not be one itself.
+        """
+        ...
+
+    def step_aside(self) -> None:
+        """Let batches go on without the running coroutine until it asks again: it waits for another machine now.
+
+        Who shares a batch then depends on when that machine answers.
         """
         ...
 

@@ -202,7 +202,8 @@ class BatchRunner:
         uniforms_RN = torch.zeros((len(settings), num_draws), dtype=torch.float64)
         stops_RN = torch.full((len(settings), num_stops), -1)
         for row, item in enumerate(settings):
-            uniforms_RN[row, : item.max_tokens] = uniforms(item.seed, item.max_tokens)
+            numbers = uniforms(item.seed, item.first_draw + item.max_tokens)
+            uniforms_RN[row, : item.max_tokens] = numbers[item.first_draw :]
             stops_RN[row, : len(item.stop_ids)] = torch.tensor(list(item.stop_ids), dtype=torch.long)
         if state.rows:  # pad both sides to one width
             uniforms_RN, state.tensors["uniforms"] = _same_width(uniforms_RN, state.tensors["uniforms"], 0.0)

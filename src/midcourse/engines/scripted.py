@@ -78,6 +78,9 @@ class ScriptedEngine:
         finally:
             self.num_participants -= 1
 
+    def step_aside(self) -> None:
+        """Do nothing: nobody is waited for."""
+
     async def sample(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Completion:
         """Return the next scripted completion.
 

@@ -101,6 +101,10 @@ class TransformersEngine:
         """
         return self._barrier.participant()
 
+    def step_aside(self) -> None:
+        """Let batches go on without the running coroutine until it asks again; see Engine."""
+        self._barrier.step_aside()
+
     async def sample(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Completion:
         """Draw one continuation.
 
@@ -116,8 +120,9 @@ class TransformersEngine:
         self._check("prompt", prompt_ids)
         self._check_ids("stop id", sampling.stop_ids)
         self._check_length(len(prompt_ids), sampling.max_tokens, "max_tokens")
-        settings = (sampling.seed, sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k)
-        key = (1, tuple(prompt_ids), *settings, tuple(sampling.stop_ids))
+        draws = (sampling.seed, sampling.first_draw, sampling.max_tokens)
+        settings = (sampling.temperature, sampling.top_p, sampling.top_k)
+        key = (1, tuple(prompt_ids), *draws, *settings, tuple(sampling.stop_ids))
         return await self._ask(key, SampleWork(prompt_ids=tuple(prompt_ids), sampling=sampling))
 
     async def score(

@@ -60,6 +60,10 @@ class MeteredEngine:
         """See `Engine.participant`."""
         return self._engine.participant()
 
+    def step_aside(self) -> None:
+        """See `Engine.step_aside`."""
+        self._engine.step_aside()
+
     async def sample(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Completion:
         """See `Engine.sample`."""
         with self._ledger.timed(self._purpose):

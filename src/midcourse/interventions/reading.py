@@ -1,8 +1,9 @@
 """Role replies -> typed answers. A reply is a model's words: it is read as far as it goes, and never raises."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import json_repair
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -27,6 +28,10 @@ def _arguments_may_be_text(value: Any) -> Any:
         return json.loads(value)
     except (ValueError, RecursionError):
         return value
+
+
+def _lower_word(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
 
 
 Text = Annotated[str, BeforeValidator(_none_is_empty)]
@@ -73,6 +78,16 @@ class VerifierReply(BaseModel):
     diagnosis: Text = ""
 
 
+class ReviewReply(BaseModel):
+    """What a judge of chunks must write. `quote` is copied from the chunk where the verdict is revise."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+    verdict: Annotated[Literal["keep", "revise"], BeforeValidator(_lower_word)]
+    quote: Text = ""
+    reason: Text = ""
+
+
 Reply = TypeVar("Reply", bound=BaseModel)
 
 
@@ -91,6 +106,29 @@ def read_reply(text: str, reply_type: type[Reply]) -> Reply | None:
         except (ValidationError, RecursionError):
             continue
     return None
+
+
+def read_review(text: str) -> tuple[ReviewReply, Sequence[str]] | None:
+    """Return a judge's reply and the readings of its quote, the likeliest first; None where it cannot be read.
+
+    Models copy LaTeX and code into JSON without doubling its backslashes: the beginning of a fraction is then a form
+    feed. The second reading takes a backslash that stands alone for itself.
+    """
+    reply = read_reply(text, ReviewReply)
+    literal = read_reply(_BACKSLASH.sub(_doubled, text), ReviewReply)
+    first = reply or literal
+    if first is None:
+        return None
+    quotes = (found.quote for found in (reply, literal) if found is not None and found.quote)
+    return first, tuple(dict.fromkeys(quotes))
+
+
+_BACKSLASH = re.compile(r"""\\\\|\\"|\\""")
+
+
+def _doubled(match: re.Match[str]) -> str:
+    """Double a backslash unless it is one of a pair or guards a quotation mark."""
+    return match.group() if len(match.group()) == 2 else 2 * match.group()
 
 
 def outermost_objects(text: str) -> Sequence[str]:

@@ -122,6 +122,11 @@ class RolesConfig(BaseModel):
         }
         return chosen[role] or self.played_by
 
+    @property
+    def engine_roles(self) -> Sequence[str]:
+        """The roles that text engines of the run must play."""
+        return [role for role in get_args(RoleName) if self.source(role) == "engine"]
+
 
 class Roles:
     """The three roles, each from where the config says.

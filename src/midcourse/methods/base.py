@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from midcourse.engines.base import Engine, TextEngine
 from midcourse.environments.base import Environment, Task
@@ -14,6 +14,15 @@ from midcourse.types import Group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speaker:
+    """A model that writes tokens, and how they are read. `shares_tokens`: its vocabulary is the policy's."""
+
+    engine: Engine
+    chat: ChatFormat
+    shares_tokens: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutTools:
     """Everything that collecting a group may use. `role_engines` has an entry only where a role is not the policy."""
 
@@ -21,7 +30,8 @@ class RolloutTools:
     chat: ChatFormat
     environment: Environment
     rollout: RolloutConfig
-    role_engines: Mapping[str, TextEngine] = field(default_factory=dict)  # "validator" | "corrector" | "verifier"
+    role_engines: Mapping[str, TextEngine] = field(default_factory=dict)  # role ("validator", "judge", ...) -> engine
+    judge: Speaker | None = None  # a frozen copy of the policy, or another model; None where no judge needs one
 
 
 class Method(Protocol):
@@ -42,6 +52,31 @@ class Method(Protocol):
     @property
     def objective(self) -> Objective:
         """The loss that trains on the group's tokens."""
+        ...
+
+
+@runtime_checkable
+class ScheduledMethod(Protocol):
+    """A method that trains one way first and another way later. The trainer asks before each update which it is."""
+
+    def phase(self, update: int) -> str:
+        """Return the name of the part that an update belongs to; updates count from 1."""
+        ...
+
+    def objective_in(self, phase: str) -> Objective:
+        """Return the loss of a part."""
+        ...
+
+    def finish_update(self, groups: Sequence[Group]) -> None:
+        """See the groups of an update that is done; they may decide when the next part begins."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """Return what a resumed run must know, as plain values; part of a checkpoint."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take what `state` gave."""
         ...
 
 

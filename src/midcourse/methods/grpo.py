@@ -15,7 +15,7 @@ from midcourse.environments.base import Task
 from midcourse.interventions.metering import CostLedger, MeteredEngine
 from midcourse.methods.base import METHODS, RolloutTools
 from midcourse.objectives.clipped import ClippedConfig, ClippedObjective
-from midcourse.rollout.episode import RolloutKey, StepHook, run_episode
+from midcourse.rollout.episode import RolloutKey, StepHook, TurnWriter, run_episode
 from midcourse.types import Group, Member, Origin, Trajectory
 
 SUCCESS_REWARD = 1.0
@@ -100,9 +100,13 @@ async def roll_out(
     attempts: Sequence[int],
     ledger: CostLedger,
     step_hook: StepHook | None = None,
+    turn_writer: TurnWriter | None = None,
     purpose: str = "policy",
 ) -> list[Trajectory]:
-    """Return one rollout for each attempt number, in that order, run together."""
+    """Return one rollout for each attempt number, in that order, run together.
+
+    A writer asks engines of its own: `purpose` names what the loop itself asks for.
+    """
     engine = MeteredEngine(tools.engine, purpose=purpose, ledger=ledger)
     return await asyncio.gather(
         *(
@@ -114,6 +118,7 @@ async def roll_out(
                 config=tools.rollout,
                 key=replace(key, attempt=attempt),
                 step_hook=step_hook,
+                turn_writer=turn_writer,
             )
             for attempt in attempts
         )

@@ -54,6 +54,13 @@ class Prefix:
             before = turn.end
 
     @property
+    def prompt_length(self) -> int:
+        """Tokens before the first that was not given as prompt."""
+        return next(
+            (index for index, source in enumerate(self.sources) if source is not TokenSource.PROMPT), len(self.sources)
+        )
+
+    @property
     def open_start(self) -> int:
         """Where the turn begins that is being written: behind the last turn and the last token that was given.
 

@@ -25,6 +25,7 @@ from midcourse.types import (
     AssistantTurn,
     FailureKind,
     InterventionRecord,
+    ReviewRecord,
     StopReason,
     TokenSource,
     ToolResult,
@@ -104,6 +105,34 @@ class StepHook(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTurn:
+    """A turn that is to be written: behind all tokens of the prefix, some of which may be its own beginning."""
+
+    task: Task
+    prefix: Prefix
+    start: int  # where the turn begins in the prefix
+    turn_index: int
+    key: RolloutKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenTurn:
+    """The prefix with the turn's tokens behind it, by whoever wrote them; not ended: it was cut short."""
+
+    prefix: Prefix
+    is_ended: bool
+    reviews: Sequence[ReviewRecord] = ()
+
+
+class TurnWriter(Protocol):
+    """Writes turns in place of one request to the policy, at most `max_turn_tokens` each: in chunks, under review."""
+
+    async def __call__(self, turn: OpenTurn) -> WrittenTurn:
+        """Return the turn. An EngineError that it lets through fails the rollout."""
+        ...
+
+
 async def run_episode(
     task: Task,
     *,
@@ -113,6 +142,7 @@ async def run_episode(
     config: RolloutConfig,
     key: RolloutKey,
     step_hook: StepHook | None = None,
+    turn_writer: TurnWriter | None = None,
     resume_from: tuple[Prefix | Trajectory, Episode] | None = None,
 ) -> Trajectory:
     """Return one finished rollout of `task`, scored or failed; a failed one keeps its tokens.
@@ -132,15 +162,18 @@ async def run_episode(
         config: sampling and limits.
         key: keys every draw of the rollout.
         step_hook: asked about every draft, one that was cut short included.
+        turn_writer: writes the turns; none asks the policy for each as a whole. No hook is asked then.
         resume_from: tokens to go on from and the environment's episode in the state that they led to, which is then
             closed here. The tokens end in a generation prompt (`fork`) or within a turn (`cut`), which is then
             written on; a hook replaces only what was written on.
 
     Raises:
-        ValueError: `resume_from` ends in a finished turn without its answer, was sampled at another temperature, or
-            is of another task; a hook's replacement does not end in a stop token.
+        ValueError: both a hook and a writer; `resume_from` ends in a finished turn without its answer, was sampled at
+            another temperature, or is of another task; a hook's replacement does not end in a stop token.
     """
-    rollout = _Rollout(task, engine, chat, environment, config, key, step_hook, resume_from)
+    if step_hook is not None and turn_writer is not None:
+        raise ValueError(f"task {task.task_id!r}: a rollout has a step hook or a turn writer, not both")
+    rollout = _Rollout(task, engine, chat, environment, config, key, step_hook, turn_writer, resume_from)
     with engine.participant():
         return await rollout.run()
 
@@ -165,10 +198,11 @@ class _Rollout:
         config: RolloutConfig,
         key: RolloutKey,
         step_hook: StepHook | None,
+        turn_writer: TurnWriter | None,
         resume_from: tuple[Prefix | Trajectory, Episode] | None,
     ) -> None:
         self.task, self.engine, self.chat, self.environment = task, engine, chat, environment
-        self.config, self.key, self.step_hook = config, key, step_hook
+        self.config, self.key, self.step_hook, self.turn_writer = config, key, step_hook, turn_writer
         self.worker = DaemonWorker()
         self.episode: Episode | None = None
         if resume_from is None:
@@ -250,6 +284,39 @@ class _Rollout:
         return StopReason.TURN_LIMIT
 
     async def _take_turn(self, turn_index: int) -> StopReason | None:
+        turn, is_ended = await (self._drafted(turn_index) if self.turn_writer is None else self._written(turn_index))
+        if not is_ended:
+            self.prefix = add_turn(self.prefix, turn)
+            return StopReason.TOKEN_LIMIT
+        # The turn joins the record before its answer is known, so that a failure of the environment keeps it.
+        before = self.prefix
+        self.prefix = add_turn(before, turn)
+        observation = await self._act(turn.message)
+        self.prefix = add_turn(before, replace(turn, results=tuple(observation.results)))
+        if observation.done:
+            return StopReason.DONE
+        self.prefix = extend(self.prefix, self.chat.observe(observation.results), TokenSource.ENVIRONMENT)
+        return None
+
+    async def _written(self, turn_index: int) -> tuple[Turn, bool]:
+        """Let the writer write the turn; return it, and whether it is whole."""
+        assert self.turn_writer is not None
+        start = self.prefix.open_start
+        written = await self.turn_writer(
+            OpenTurn(task=self.task, prefix=self.prefix, start=start, turn_index=turn_index, key=self.key)
+        )
+        self.prefix = written.prefix
+        token_ids = self.prefix.token_ids[start:]
+        turn = Turn(
+            start=start,
+            end=len(self.prefix.token_ids),
+            message=self.chat.parse(token_ids),
+            reviews=tuple(written.reviews),
+        )
+        return turn, written.is_ended
+
+    async def _drafted(self, turn_index: int) -> tuple[Turn, bool]:
+        """Let the policy draft the turn and the hook decide on it; return it, and whether it is whole."""
         start = self.prefix.open_start
         begun_ids = self.prefix.token_ids[start:]
         completion = await self._sample(turn_index)
@@ -280,21 +347,8 @@ class _Rollout:
         else:
             self._extend_with_replacement(decision, drafted_by=completion.policy_version)
             message, truncated = self.chat.parse([*begun_ids, *decision.token_ids]), False
-        turn = Turn(
-            start=start, end=len(self.prefix.token_ids), message=message, results=(), intervention=decision.record
-        )
-        if truncated:
-            self.prefix = add_turn(self.prefix, turn)
-            return StopReason.TOKEN_LIMIT
-        # The turn joins the record before its answer is known, so that a failure of the environment keeps it.
-        before = self.prefix
-        self.prefix = add_turn(before, turn)
-        observation = await self._act(message)
-        self.prefix = add_turn(before, replace(turn, results=tuple(observation.results)))
-        if observation.done:
-            return StopReason.DONE
-        self.prefix = extend(self.prefix, self.chat.observe(observation.results), TokenSource.ENVIRONMENT)
-        return None
+        turn = Turn(start=start, end=len(self.prefix.token_ids), message=message, intervention=decision.record)
+        return turn, not truncated
 
     def _extend_with_replacement(self, decision: StepDecision, *, drafted_by: int) -> None:
         assert decision.token_ids is not None
@@ -314,25 +368,15 @@ class _Rollout:
         )
 
     async def _sample(self, turn_index: int) -> Completion:
-        completion = await self.engine.sample(
-            self.prefix.token_ids,
-            SamplingParams(
-                max_tokens=self.config.max_turn_tokens,
-                temperature=self.config.temperature,
-                top_p=self.config.top_p,
-                top_k=self.config.top_k,
-                stop_ids=tuple(self.chat.stop_ids),
-                seed=self.key.turn_seed(turn_index),
-            ),
+        sampling = SamplingParams(
+            max_tokens=self.config.max_turn_tokens,
+            temperature=self.config.temperature,
+            top_p=self.config.top_p,
+            top_k=self.config.top_k,
+            stop_ids=tuple(self.chat.stop_ids),
+            seed=self.key.turn_seed(turn_index),
         )
-        if not completion.token_ids or len(completion.logprobs) != len(completion.token_ids):
-            raise EngineError(
-                f"a completion needs tokens and one log-probability each: got {len(completion.token_ids)} tokens, "
-                f"{len(completion.logprobs)} log-probabilities"
-            )
-        if not all(math.isfinite(logprob) for logprob in completion.logprobs):
-            raise EngineError("a completion's log-probabilities must be finite")
-        return completion
+        return await sample_checked(self.engine, self.prefix.token_ids, sampling)
 
     async def _start(self) -> Episode:
         seed = self.key.turn_seed(0, "environment")
@@ -383,6 +427,19 @@ class _Rollout:
         if self.episode is not None:
             self.worker.post(self.episode.close)
             self.episode = None
+
+
+async def sample_checked(engine: Engine, prompt_ids: Sequence[int], sampling: SamplingParams) -> Completion:
+    """Return what the engine samples. Raises EngineError also where a trajectory could not hold it."""
+    completion = await engine.sample(prompt_ids, sampling)
+    if not completion.token_ids or len(completion.logprobs) != len(completion.token_ids):
+        raise EngineError(
+            f"a completion needs tokens and one log-probability each: got {len(completion.token_ids)} tokens, "
+            f"{len(completion.logprobs)} log-probabilities"
+        )
+    if not all(math.isfinite(logprob) for logprob in completion.logprobs):
+        raise EngineError("a completion's log-probabilities must be finite")
+    return completion
 
 
 def _checked_observation(observation: Observation) -> Observation:

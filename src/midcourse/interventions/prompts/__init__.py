@@ -3,6 +3,10 @@
 A template may hold the blocks `instructions` (the system part) and `request`; one without them is all request.
 Every template is given the same variables: query, tools, turns, draft, corrected, history_text, draft_text,
 corrected_text, evidence_text, guide, feedback, conceal. One that is misspelt is an error, not an empty string.
+
+For the judge of chunks: `judge` (query, tools, accepted_text, chunk_text, is_ended, evidence_text, guide, domain),
+`privileged` (query, evidence_text: what the query becomes for a model that writes on with evidence) and `continue`
+(query, accepted_text, evidence_text, end_mark: for a server that gives text).
 """
 
 from collections.abc import Mapping
@@ -35,8 +39,8 @@ def render_prompt(style: str, name: str, variables: Mapping[str, Any]) -> Prompt
 
     Args:
         style: a name of `styles()`.
-        name: "validator", "corrector", "verifier" or "feedback".
-        variables: all the variables that the module's docstring lists.
+        name: "validator", "corrector", "verifier", "feedback", "judge", "privileged" or "continue".
+        variables: all the variables that the module's docstring lists for it.
 
     Raises:
         ConfigError: no such style.
