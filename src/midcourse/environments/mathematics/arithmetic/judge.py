@@ -16,11 +16,13 @@ class ArithmeticJudge:
     def review(self, task: Task, *, accepted: str, chunk: str, is_ended: bool) -> int | None:
         """Return the character of `chunk` at which it first goes wrong; None where it may stand.
 
-        Its length is returned where only the end came too early.
+        Where only the end came too early, that is the last character: the correction writes it again and goes on.
         """
+        if not chunk:
+            return None
         text = accepted + chunk
         slip = next(slips(read_chain(task.query), text, start=len(accepted), is_ended=is_ended), None)
-        return None if slip is None else slip.start - len(accepted)
+        return None if slip is None else min(slip.start - len(accepted), len(chunk) - 1)
 
     def correct(self, task: Task, *, accepted: str) -> Continuation:
         """Return the rest of the response as it follows from what was accepted."""
