@@ -40,7 +40,8 @@ ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "rti-delta-20": ("rti", {"delta": 20.0}),
 }
 POLL_SECONDS = 1.0
-NUM_EVALUATIONS = 8
+EVALUATE_EVERY = 4
+"""Updates."""
 DIFFICULTIES = ("easy", "hard")
 
 
@@ -48,7 +49,7 @@ def arm_settings(arm: str, *, seed: int, updates: int, folder: Path) -> dict[str
     """Return the settings of one run: the demo's, scored more often and on the map of the training tasks alone."""
     method, changes = ARMS[arm]
     settings = nano_settings(method, seed=seed, updates=updates, folder=folder)
-    settings["evaluation"] |= {"splits": ["test"], "every": max(1, updates // NUM_EVALUATIONS)}
+    settings["evaluation"] |= {"splits": ["test"], "every": EVALUATE_EVERY}
     section = settings["method"]
     for key, value in changes.items():
         section[key] = {**section.get(key, {}), **value} if isinstance(value, Mapping) else value
