@@ -4,6 +4,7 @@ Torch is imported where the policy is loaded, so that a wrong setting is told be
 """
 
 import asyncio
+import copy
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -23,10 +24,11 @@ from midcourse.interventions.audit import (
     StepRecorder,
     counterfactual_leak_audit,
 )
+from midcourse.interventions.judge import JudgeConfig
 from midcourse.interventions.metering import CostLedger
 from midcourse.interventions.pipeline import InterventionConfig, InterventionPipeline
 from midcourse.interventions.roles import Roles
-from midcourse.methods.base import METHODS, Method, MethodConfig, RolloutTools
+from midcourse.methods.base import METHODS, Method, MethodConfig, RolloutTools, Speaker
 from midcourse.methods.grpo import roll_out
 from midcourse.rollout.chat import ChatFormat
 from midcourse.rollout.episode import RolloutKey, Step
@@ -87,12 +89,36 @@ async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
         environment=environment,
         rollout=config.rollout,
         role_engines=role_engines,
+        judge=_judge(config, policy),
     )
     try:
         yield Parts(config=config, policy=policy, tools=tools, method=method)
     finally:
-        for opened in (engine, *role_engines.values()):
+        for opened in (engine, *role_engines.values(), *(() if tools.judge is None else (tools.judge.engine,))):
             await opened.close()
+
+
+def _judge_settings(config: RunConfig) -> JudgeConfig | None:
+    settings = (getattr(config.method, name) for name in type(config.method).model_fields)
+    return next((value for value in settings if isinstance(value, JudgeConfig)), None)
+
+
+def _judge(config: RunConfig, policy: Policy) -> Speaker | None:
+    """Return the model that judges beside the policy: the policy as it is now, or another; None: none is asked for."""
+    chosen = _judge_settings(config)
+    if chosen is None or chosen.played_by not in ("frozen", "model"):
+        return None
+    build = cast(EngineConfig, config.engine).build
+    if chosen.path is None:
+        frozen = copy.deepcopy(policy.model).requires_grad_(False)
+        return Speaker(engine=build(frozen), chat=policy.chat, shares_tokens=True)
+    other = load_policy(config.policy.model_copy(update={"path": chosen.path, "chat": chosen.chat}))
+    # Models of one family have one vocabulary: what one wrote need not be encoded again for the other.
+    is_compact = chosen.chat == "compact", config.policy.chat == "compact"
+    shares_tokens = all(is_compact) or (
+        not any(is_compact) and other.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
+    )
+    return Speaker(engine=build(other.model), chat=other.chat, shares_tokens=shares_tokens)
 
 
 def _check_lengths(config: RunConfig, context_length: int) -> None:
@@ -100,6 +126,9 @@ def _check_lengths(config: RunConfig, context_length: int) -> None:
     lengths = {"rollout.max_turn_tokens": config.rollout.max_turn_tokens}
     if isinstance(config.method, InterventionConfig) and config.method.roles.played_by == "self":
         lengths["method.roles.max_tokens"] = config.method.roles.max_tokens
+    judge = _judge_settings(config)
+    if judge is not None and judge.played_by in ("frozen", "self"):
+        lengths["method.judge.max_tokens"] = judge.max_tokens
     for key, length in lengths.items():
         if length >= context_length:
             raise ConfigError(

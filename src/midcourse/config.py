@@ -30,6 +30,7 @@ from midcourse.engines.openai import OpenAIEngineConfig
 from midcourse.environments.base import ENVIRONMENTS
 from midcourse.errors import ConfigError
 from midcourse.evaluation.evaluate import EvaluationConfig
+from midcourse.interventions.judge import JudgeConfig
 from midcourse.interventions.roles import RolesConfig
 from midcourse.methods.base import METHODS
 from midcourse.recording.writer import RecordingConfig
@@ -55,7 +56,7 @@ PLAIN_SECTIONS: Mapping[str, type[BaseModel]] = {
 }
 TEXT_ENGINES: Mapping[str, type[BaseModel]] = {"openai": OpenAIEngineConfig}
 """Engines that give text alone: they can play roles and cannot be the policy's."""
-ROLES = ("validator", "corrector", "verifier")
+ROLES = ("validator", "corrector", "verifier", "judge")
 SECTIONS = ("environment", "policy", "engine", "rollout", "method", "training", "evaluation", "recording")
 
 # Names that other trainers use for the same thing. Not accepted: the error says the name that is.
@@ -196,9 +197,8 @@ def _role_engines(given: Mapping[str, Any], method: BaseModel, origin: _Origin) 
     asked = {
         role
         for name in type(method).model_fields
-        if isinstance(roles := getattr(method, name), RolesConfig)
-        for role in ROLES
-        if roles.source(role) == "engine"
+        if isinstance(cast := getattr(method, name), RolesConfig | JudgeConfig)
+        for role in cast.engine_roles
     }
     found: dict[str, BaseModel] = {}
     for role, table in given.items():
@@ -288,7 +288,7 @@ def reference_markdown() -> str:
             lines += [f'## [{section}] name = "{name}"' + (" (default)" if name == default else ""), ""]
             lines += _reference_section(registry[name], section)
     for name, engine_class in TEXT_ENGINES.items():
-        lines += [f'## [role_engines.validator] (corrector, verifier) name = "{name}"', ""]
+        lines += [f'## [role_engines.validator] (corrector, verifier, judge) name = "{name}"', ""]
         lines += ["Only for roles whose source is `engine`.", "", *_reference_section(engine_class, "role_engines.*")]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -427,9 +427,10 @@ def _reject_unknown_keys(values: Mapping[str, Any], classes: Mapping[str, type[B
 def nearest_key(key: str, known: Sequence[str]) -> str | None:
     """Return the known key that `key` most likely means, or None."""
     last = key.rpartition(".")[2]
-    wanted = FOREIGN_NAMES.get(last, last)
-    same_name = [name for name in known if name.rpartition(".")[2] == wanted]
     section = key.partition(".")[0]
+    is_own = any(name.startswith(section + ".") and name.endswith("." + last) for name in known)
+    wanted = last if is_own else FOREIGN_NAMES.get(last, last)
+    same_name = [name for name in known if name.rpartition(".")[2] == wanted]
     for name in sorted(same_name, key=lambda name: not name.startswith(section + ".")):
         return name
     siblings = [name for name in known if name.startswith(section + ".")] if "." in key else []

@@ -43,7 +43,7 @@ class RegressionObjective:
     def __init__(self, config: RegressionConfig) -> None:
         self.config = config
         self.aggregation = AGGREGATION
-        self.normalization_tokens = None
+        self.normalization_tokens: int | None = None
         self.kl_coefficient = 0.0
 
     def __call__(self, inputs: ObjectiveInputs) -> ObjectiveOutput:

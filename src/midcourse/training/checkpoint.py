@@ -11,7 +11,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class TrainingState:
 
     update: int  # updates done
     data: Mapping[str, int]
+    method: Mapping[str, Any] = field(default_factory=dict[str, Any])  # see ScheduledMethod.state
 
 
 def save_checkpoint(folder: Path, *, policy: Policy, updater: Updater, state: TrainingState, keep: int) -> Path:

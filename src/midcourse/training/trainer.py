@@ -23,7 +23,7 @@ import torch
 from midcourse.engines.base import EngineUsage
 from midcourse.environments.base import Task
 from midcourse.errors import CheckpointError, ConfigError
-from midcourse.methods.base import Method, RolloutTools
+from midcourse.methods.base import Method, RolloutTools, ScheduledMethod
 from midcourse.recording.journal import Journal
 from midcourse.recording.metrics import group_metrics
 from midcourse.training.checkpoint import TrainingState, has_checkpoints, load_latest, save_checkpoint
@@ -204,24 +204,32 @@ class _Run:
         if state.update > self.config.updates:
             raise CheckpointError(f"the run has {state.update} updates already, {self.config.updates} are asked for")
         self.parts.recorder.truncate_after(state.update)
+        if isinstance(self.parts.method, ScheduledMethod):
+            self.parts.method.restore(state.method)
         return state.update
 
     async def advance(self, update: int, tasks: Sequence[Task]) -> None:
         """Make one update of the policy, from tasks to metrics."""
+        method = self.parts.method
+        if isinstance(method, ScheduledMethod):
+            phase = method.phase(update)
+            self.updater.enter(phase, method.objective_in(phase))
         started, asked = time.monotonic(), self.parts.tools.engine.usage()
         groups = await self.collect(update, tasks)
         collected = time.monotonic()
-        advantages = [self.parts.method.advantages(group) for group in groups]
+        advantages = [method.advantages(group) for group in groups]
         losses = self.updater.update(groups, advantages)
         await self.parts.tools.engine.update_weights(None, update)
         metrics = {
             **_timed(group_metrics(groups)),
-            **self.parts.method.statistics(groups),
+            **method.statistics(groups),
             **losses,
             **_prompt_metrics(asked, self.parts.tools.engine.usage()),
             "time/rollout": collected - started,
             "time/update": time.monotonic() - collected,
         }
+        if isinstance(method, ScheduledMethod):
+            method.finish_update(groups)
         self.parts.recorder.write_groups(update, groups)
         self.parts.recorder.write_metrics(update, metrics)
         if self.parts.progress is not None:
@@ -238,6 +246,8 @@ class _Run:
             if found is None:
                 # Drops every cached prefix, see the module's text. Rollouts of update U use the weights of U - 1.
                 await self.parts.tools.engine.update_weights(None, update - 1)
+                if self.parts.tools.judge is not None:
+                    await self.parts.tools.judge.engine.update_weights(None, 0)
                 found = await self.roll_out(update, part)
                 self.journal.write(found, update=update, wave=wave, request=request)
             groups += found
@@ -265,7 +275,9 @@ class _Run:
 
     def save(self, update: int) -> None:
         """Write a checkpoint; the journal of what it holds is not needed any more."""
-        state = TrainingState(update=update, data=self.data)
+        method = self.parts.method
+        kept = method.state() if isinstance(method, ScheduledMethod) else {}
+        state = TrainingState(update=update, data=self.data, method=kept)
         save_checkpoint(
             self.checkpoints,
             policy=self.parts.policy,

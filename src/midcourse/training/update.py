@@ -44,6 +44,7 @@ class UpdateCounters:
     updates_taken: int = 0  # updates with at least one optimizer step
     optimizer_steps: int = 0
     nonfinite_in_a_row: int = 0
+    phase: str = ""  # of the method's schedule, in which the last update was made
 
 
 @dataclass(slots=True)
@@ -66,6 +67,8 @@ class _Tally:
 class Updater:
     """Trains a policy in place. Owns the optimizer, the schedule and, for a KL term, a frozen copy of the policy.
 
+    A method with a schedule says by `enter` which objective is next; the one given here has its KL term, if any has.
+
     Build it before a checkpoint is loaded: the reference is the policy as it was at the start of the run.
     """
 
@@ -85,6 +88,17 @@ class Updater:
         self.reference: Any = None
         if objective.kl_coefficient > 0:
             self.reference = copy.deepcopy(policy.model).eval().requires_grad_(False)
+
+    def enter(self, phase: str, objective: Objective) -> None:
+        """Train by `objective` from now on.
+
+        The optimizer's moments start anew where the last update was of another phase: the gradients of two objectives
+        may differ in size by orders of magnitude.
+        """
+        self.objective = objective
+        if phase != self.counters.phase:
+            self.optimizer.state.clear()
+            self.counters = replace(self.counters, phase=phase)
 
     def update(self, groups: Sequence[Group], advantages: Sequence[Sequence[float | None]]) -> dict[str, float]:
         """Train on the groups and return the metrics.
@@ -204,7 +218,7 @@ class Updater:
             coefficients_BT=blank_BT + old_BT.new_tensor([row.coefficient for row in rows])[:, None],
             trained_BT=trained_BT,
             reference_logprobs_BT=(
-                None if self.reference is None else self._logprobs(rows, model=self.reference).logprobs_BT
+                self._logprobs(rows, model=self.reference).logprobs_BT if self.objective.kl_coefficient > 0 else None
             ),
             intervention_BT=trained_BT & ~sampled_BT,
         )

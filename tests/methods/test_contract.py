@@ -1,0 +1,56 @@
+"""What every registered method keeps."""
+
+import asyncio
+
+import pytest
+from tests.interventions.review_world import TASK, engine_of
+from tests.interventions.review_world import make_tools as spell_tools
+
+from midcourse.config import register_all
+from midcourse.methods.base import METHODS, ScheduledMethod
+from midcourse.methods.grpo import GRPOConfig
+from midcourse.objectives.reduction import AGGREGATIONS
+
+register_all()
+OFF = {"rti": {"attempts": 0}, "mintrl": {"intervention_updates": 0}}
+"""Settings that switch a method's own doing off."""
+OTHER_OBJECTIVE = {"gspo"}
+
+
+def sized(name: str, size: int, **settings):
+    """Return the method with groups of `size`."""
+    config_class = METHODS[name]
+    if "group_size" in config_class.model_fields:
+        return config_class(group_size=size, **settings)
+    return config_class(on_policy_rollouts=size - size // 2, semi_on_policy_rollouts=size // 2, **settings)
+
+
+def collect(config, *plans: str):
+    method = config.build()
+    group = asyncio.run(method.collect(TASK, spell_tools(engine_of(*plans)), seed=5, update=2))
+    return method, group
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_a_method_with_its_intervention_off_is_grpo_bit_for_bit(name):
+    _, plain = collect(GRPOConfig(group_size=4), "abcX;", "abcdefgh;")
+    method, group = collect(sized(name, 4, **OFF.get(name, {})), "abcX;", "abcdefgh;")
+    assert list(group.members) == list(plain.members)
+    assert group.extra == plain.extra == ()
+    assert (group.group_id, group.cost.generated_tokens) == (plain.group_id, plain.cost.generated_tokens)
+    grpo = GRPOConfig(group_size=4).build()
+    assert method.advantages(group) == grpo.advantages(plain)
+    assert all(key.startswith("intervention/") for key in method.statistics([group]))
+    if name not in OTHER_OBJECTIVE:
+        objective = method.objective_in(method.phase(2)) if isinstance(method, ScheduledMethod) else method.objective
+        assert type(objective) is type(grpo.objective)
+        assert objective.config == grpo.objective.config
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_an_objective_names_an_aggregation_and_a_group_has_the_size_that_was_asked_for(name):
+    config = METHODS[name]()
+    method = config.build()
+    assert method.objective.aggregation in AGGREGATIONS
+    assert config.group_size >= 1
+    assert config.name == name
