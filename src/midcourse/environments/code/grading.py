@@ -6,6 +6,7 @@ decides, and printing, exiting or overwriting anything changes only what the ans
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import threading
@@ -26,6 +27,7 @@ KILLED_FOR_CPU = (128 + 24, 128 + 9, -24, -9)  # SIGXCPU at the limit; SIGKILL w
 OPEN_FILES = 256
 EXIT_SECONDS = 2.0
 VERDICT_BYTES = 65536
+REPLY_PIPE_BYTES = 2**20
 REASON_CHARACTERS = 300
 
 
@@ -130,6 +132,8 @@ class Grader:
                     stderr=verdict_writer.fd,
                 )
             )
+            with contextlib.suppress(OSError):  # a wish: the two take turns, and in small steps that is slow
+                fcntl.fcntl(from_candidate.fd, fcntl.F_SETPIPE_SZ, REPLY_PIPE_BYTES)
             # Only the boxes hold these ends from here on, so that the end of a box is seen by the other one.
             for end in (to_candidate, from_checker, to_checker, verdict_writer):
                 end.close()

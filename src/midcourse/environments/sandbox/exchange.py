@@ -42,7 +42,6 @@ def exchange(
         wall_seconds: longest wait from the first byte to the end.
         output_bytes: most bytes that are read.
     """
-    os.set_blocking(writer, False)
     poller = select.poll()
     poller.register(reader, select.POLLIN)
     poller.register(writer, select.POLLOUT)
@@ -60,10 +59,10 @@ def exchange(
             if not events:
                 return Exchange(bytes(output), Ending.TIMEOUT if output else Ending.NOT_STARTED)
             if writer in events and pending is not None:
+                # A pipe that is ready takes this much without blocking. Making it non-blocking instead would make it so
+                # for everybody who shares this end.
                 try:
-                    pending = pending[os.write(writer, pending[:CHUNK_BYTES]) :]
-                except BlockingIOError:
-                    pass
+                    pending = pending[os.write(writer, pending[: select.PIPE_BUF]) :]
                 except BrokenPipeError:
                     pending = memoryview(b"")
             if reader in events:
