@@ -59,7 +59,17 @@ def reward(environment: MathematicsEnvironment, task: Task, turn: str | Assistan
 
 def wrong_answers(answer: str) -> list[str]:
     """Return answers near the right one: another value, its negation, hedges, and nothing."""
-    return [f"{answer}+1", f"-({answer})-1", f"{answer}, 123457", f"123457 or {answer}", f"2({answer})+1", "x", ""]
+    nearby = [str(int(answer) + 1), f"-{answer}1"] if answer.isdecimal() else []
+    return [
+        *nearby,
+        f"{answer}+1",
+        f"-({answer})-1",
+        f"{answer}, 123457",
+        f"123457 or {answer}",
+        f"2({answer})+1",
+        "x",
+        "",
+    ]
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -68,8 +78,12 @@ def test_every_reference_answer_of_a_benchmark_is_accepted_and_no_wrong_one(name
     tasks = environment.tasks("test")
     assert len(tasks) == 30
     answers = {task.task_id: task.evidence.facts["answer"] for task in tasks}
-    accepted = [task for task in tasks if reward(environment, task, f"So \\boxed{{{answers[task.task_id]}}}.") == 1.0]
-    assert len(accepted) == 30
+    for shown in ("{}", " {} ", "x = {}", "({})"):  # the last two reach math-verify whatever the answer is
+        boxes = {task.task_id: shown.format(answers[task.task_id]) for task in tasks}
+        refused = [
+            boxes[task.task_id] for task in tasks if not reward(environment, task, f"\\boxed{{{boxes[task.task_id]}}}")
+        ]
+        assert refused == []
     wrong = [
         (answers[task.task_id], answer)
         for task in tasks
@@ -219,7 +233,7 @@ def test_a_hostile_answer_scores_zero_and_the_rollout_goes_on(problem_file):
     grading: Any = {"cpu_seconds": 0.3, "processes": 1}
     environment = MathematicsConfig(files=(f"train={problem_file}",), grading=grading).build()
     assert roll_out(environment, "\\boxed{9^{9^{9^{9}}}}.").reward == 0.0
-    assert roll_out(environment, "\\boxed{42}.").reward == 1.0
+    assert roll_out(environment, "\\boxed{84/2}.").reward == 1.0
     environment.close()
 
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -68,13 +70,29 @@ def test_an_answer_is_right_where_it_equals_the_reference_and_is_no_hedge(patien
     assert patient.grade(answer, reference=reference) is verdict
 
 
+@pytest.mark.parametrize(
+    ("reference", "answer", "verdict"),
+    [
+        ("70", "070", Verdict.CORRECT),
+        ("-3", "-3", Verdict.CORRECT),
+        ("70", "-70", Verdict.WRONG),
+        ("0", "-0", Verdict.CORRECT),
+        ("\\sqrt{2}", "\\sqrt{2}", Verdict.CORRECT),
+    ],
+)
+def test_equal_texts_and_whole_numbers_need_no_process(reference, answer, verdict):
+    quick = MathVerifyGrader(GradingConfig())
+    assert quick.grade(answer, reference=reference) is verdict
+    assert processes_of(quick.pool) == []
+
+
 @pytest.mark.parametrize("answer", ["9^{9^{9^{9}}}", "999999!", "10^{10^{10}}", "\\prod_{k=1}^{10000000} k"])
 def test_an_answer_that_computes_for_ever_is_wrong_in_bounded_time_and_the_next_is_graded(grader, answer):
-    grader.grade("70", reference="70")  # a started process, so that loading is not in the time
+    grader.grade("x", reference="70")  # a started process, so that loading is not in the time
     started = time.monotonic()
     assert grader.grade(answer, reference="70") is Verdict.OUT_OF_TIME
     assert time.monotonic() - started < grading.WALL_FACTOR * CPU_SECONDS
-    assert grader.grade("70", reference="70") is Verdict.CORRECT
+    assert grader.grade("140/2", reference="70") is Verdict.CORRECT
 
 
 @pytest.mark.parametrize(
@@ -93,30 +111,32 @@ def test_an_answer_that_computes_for_ever_is_wrong_in_bounded_time_and_the_next_
 )
 def test_an_answer_that_is_nonsense_is_wrong(grader, answer):
     assert grader.grade(answer, reference="70") in (Verdict.WRONG, Verdict.OUT_OF_TIME)
-    assert grader.grade("70", reference="70") is Verdict.CORRECT
+    assert grader.grade("140/2", reference="70") is Verdict.CORRECT
 
 
 def test_many_threads_grade_at_once(grader):
     verdicts: dict[int, Verdict] = {}
 
     def grade(number: int) -> None:
-        verdicts[number] = grader.grade(str(number), reference="7")
+        verdicts[number] = grader.grade(f"{number}/2", reference="7")
 
     threads = [threading.Thread(target=grade, args=(number,)) for number in range(60)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(timeout=60)
-    assert [number for number, verdict in verdicts.items() if verdict is Verdict.CORRECT] == [7]
+    assert [number for number, verdict in verdicts.items() if verdict is Verdict.CORRECT] == [14]
     assert len(verdicts) == 60
     assert len(processes_of(grader.pool)) <= 2
 
 
 def test_a_killed_process_is_replaced_and_the_answer_is_graded_again(grader):
-    grader.grade("70", reference="70")
-    for process in processes_of(grader.pool):
+    grader.grade("x", reference="70")
+    killed = processes_of(grader.pool)
+    for process in killed:
         os.kill(process, signal.SIGKILL)
-    assert grader.grade("70", reference="70") is Verdict.CORRECT
+    assert killed
+    assert grader.grade("140/2", reference="70") is Verdict.CORRECT
 
 
 def test_an_answer_that_no_process_survives_has_crashed_its_grader(tmp_path, monkeypatch):
@@ -197,6 +217,21 @@ def test_a_process_gets_no_keys_of_services(tmp_path, monkeypatch):
     assert "SERVICE_API_KEY" not in names
     assert "PATH" in names
     pool.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts address space")
+def test_a_process_takes_no_more_memory_than_it_may():
+    program = (
+        "from midcourse.environments.mathematics.grading_worker import limit_memory\n"
+        "limit_memory(256 * 2**20)\n"
+        "kept = bytearray(64 * 2**20)\n"
+        "try:\n"
+        "    bytearray(512 * 2**20)\n"
+        "except MemoryError:\n"
+        "    print('refused')\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert finished.stdout == "refused\n"
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch):

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ WORKER_ENVIRONMENT = ("PATH", "HOME", "LANG", "PYTHONPATH", "LD_LIBRARY_PATH", "
 START_SECONDS = 120.0
 WALL_FACTOR = 20.0
 """A grader that has not answered after this many times its CPU seconds stands still."""
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,100}")
 PACKAGES = {"math_verify": "math-verify", "reasoning_gym": "reasoning-gym"}
 
 
@@ -146,7 +148,7 @@ class GraderPool:
 
 
 class MathVerifyGrader:
-    """Compares answers with references by math-verify.
+    """Compares answers with references: equal texts and whole numbers at once, all else by math-verify.
 
     Raises:
         ConfigError: math-verify is not installed.
@@ -171,6 +173,11 @@ class MathVerifyGrader:
             return Verdict.NO_ANSWER
         if len(answer) > self.config.max_answer_characters:
             return Verdict.TOO_LONG
+        if answer == reference:
+            return Verdict.CORRECT
+        if _WHOLE_NUMBER.fullmatch(answer) and _WHOLE_NUMBER.fullmatch(reference):
+            # The common case need not wait for a process that a hostile answer of another rollout keeps busy.
+            return Verdict.CORRECT if int(answer) == int(reference) else Verdict.WRONG
         self._check(reference)
         try:
             is_equal = self.pool.ask({"reference": reference, "answer": answer})
