@@ -3,16 +3,17 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 import midcourse
 from midcourse.cli import app, main
 from midcourse.commands.console import print_json
-from midcourse.commands.show import coloured, printable, trajectory_json
+from midcourse.commands.show import coloured, group_lines, printable, trajectory_json
 from midcourse.config import default_config, load_config, register_all
 from midcourse.methods.base import METHODS
-from midcourse.types import TokenSource, Trajectory
+from midcourse.types import AssistantTurn, Group, Member, ReviewOutcome, ReviewRecord, TokenSource, Trajectory, Turn
 
 register_all()
 
@@ -176,6 +177,29 @@ def test_a_trajectory_in_json_has_one_span_per_writer():
         {"source": "prompt", "text": "Q"},
         {"source": "policy", "text": "AB"},
     ]
+
+
+def test_reviews_are_shown_with_where_they_cut():
+    review = ReviewRecord(
+        outcome=ReviewOutcome.REVISED, start=1, end=4, cut=2, correction_tokens=1, quote="B", reason="[red]wrong"
+    )
+    turn = Turn(start=1, end=3, message=AssistantTurn(content="AB"), reviews=(review,))
+    reviewed = replace(trajectory("AB"), turns=(turn,))
+    assert trajectory_json(reviewed, Letters())["reviews"] == [
+        {
+            "turn": 0,
+            "outcome": "revised",
+            "start": 1,
+            "end": 4,
+            "cut": 2,
+            "correction_tokens": 1,
+            "quote": "B",
+            "reason": "[red]wrong",
+        }
+    ]
+    group = Group(group_id="g", task_id="t", members=(Member(trajectory=reviewed),))
+    lines = [str(line) for line in group_lines(group, "Q", Letters())]
+    assert lines[-1] == ("    turn 0: review of tokens 1 to 3: revised, cut at 2, 1 tokens written, [red]wrong")
 
 
 def test_json_output_has_no_bare_infinity(capsys):

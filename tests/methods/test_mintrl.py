@@ -3,9 +3,11 @@ import logging
 from dataclasses import replace
 
 import pytest
+import torch
 from tests.interventions.review_world import RIGHT, TASK, authors, make_tools, text_of
 
-from midcourse.config import load_config
+from midcourse.assembly import assembled
+from midcourse.config import default_config, load_config
 from midcourse.engines.scripted import ScriptedEngine
 from midcourse.errors import ConfigError
 from midcourse.interventions.judge import JudgeConfig
@@ -244,3 +246,33 @@ def test_settings_name_the_judges_server_and_its_path():
         load_config(None, ["method.name=mintrl", "method.judge.played_by=model"])
     with pytest.raises(ConfigError, match=r"did you mean method\.regression\.beta"):
         load_config(None, ["method.name=mintrl", "method.beta=0.1"])
+
+
+def test_the_frozen_judge_is_a_copy_that_training_does_not_move():
+    overrides = ["rollout.max_turn_tokens=32", "method.judge.max_tokens=32"]
+
+    async def scores():
+        async with assembled(default_config("mintrl", overrides)) as parts:
+            assert parts.tools.judge is not None
+            assert parts.tools.judge.shares_tokens
+            engines = [parts.tools.judge.engine, parts.tools.engine]
+            before = [(await engine.score([5, 6], [7, 8])).logprobs for engine in engines]
+            with torch.no_grad():
+                for parameter in parts.policy.model.parameters():
+                    parameter.mul_(1.5)
+            for engine in engines:
+                await engine.update_weights(None, 1)
+            return before, [(await engine.score([5, 6], [7, 8])).logprobs for engine in engines]
+
+    before, after = asyncio.run(scores())
+    assert before[0] == before[1] == after[0]
+    assert after[1] != after[0]
+
+
+def test_no_other_model_is_loaded_for_a_judge_without_one():
+    async def judge():
+        settings = ["rollout.max_turn_tokens=32", "method.judge.max_tokens=32", "method.judge.played_by=scripted"]
+        async with assembled(default_config("mintrl", settings)) as parts:
+            return parts.tools.judge
+
+    assert asyncio.run(judge()) is None

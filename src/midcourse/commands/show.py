@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from midcourse.rollout.chat import ChatFormat
-from midcourse.types import Group, InterventionRecord, TokenSource, Trajectory
+from midcourse.types import Group, InterventionRecord, ReviewRecord, TokenSource, Trajectory
 
 COLOURS: Mapping[TokenSource, str] = {
     TokenSource.PROMPT: "dim",
@@ -70,6 +70,8 @@ def _intervention_lines(trajectory: Trajectory) -> Iterator[Text]:
     for index, turn in enumerate(trajectory.turns):
         if turn.intervention is not None:
             yield Text(f"    turn {index}: {_intervention_text(turn.intervention)}", style="dim")
+        for review in turn.reviews:
+            yield Text(f"    turn {index}: {_review_text(review)}", style="dim")
 
 
 def _intervention_text(record: InterventionRecord) -> str:
@@ -78,6 +80,15 @@ def _intervention_text(record: InterventionRecord) -> str:
         parts.append(printable(record.diagnosis))
     if record.perplexity is not None:
         parts.append(f"perplexity {record.perplexity:.2f}")
+    return ", ".join(parts)
+
+
+def _review_text(review: ReviewRecord) -> str:
+    parts = [f"review of tokens {review.start} to {review.end - 1}: {review.outcome.value}"]
+    if review.cut is not None:
+        parts.append(f"cut at {review.cut}, {review.correction_tokens} tokens written")
+    if review.reason:
+        parts.append(printable(review.reason))
     return ", ".join(parts)
 
 
@@ -122,6 +133,20 @@ def trajectory_json(trajectory: Trajectory, chat: ChatFormat) -> dict[str, Any]:
             }
             for index, turn in enumerate(trajectory.turns)
             if turn.intervention is not None
+        ],
+        "reviews": [
+            {
+                "turn": index,
+                "outcome": review.outcome.value,
+                "start": review.start,
+                "end": review.end,
+                "cut": review.cut,
+                "correction_tokens": review.correction_tokens,
+                "quote": review.quote,
+                "reason": review.reason,
+            }
+            for index, turn in enumerate(trajectory.turns)
+            for review in turn.reviews
         ],
     }
 

@@ -2,10 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 from midcourse.engines.base import SamplingParams, TextEngine
 from midcourse.environments.base import Environment
@@ -232,7 +231,7 @@ def _without_stop(token_ids: Sequence[int], chat: ChatFormat) -> Sequence[int]:
 
 
 @asynccontextmanager
-async def _in_time(config: JudgeConfig) -> Any:
+async def _in_time(config: JudgeConfig) -> AsyncIterator[None]:
     """Turn what goes wrong while the judge is waited for into JudgeFailed."""
     try:
         # asyncio.timeout and not wait_for: the latter would move the call into another task.
