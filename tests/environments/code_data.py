@@ -1,16 +1,16 @@
 """Where tests find the official files, which are not part of the project."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path(os.environ.get("MIDCOURSE_DATA", Path(__file__).parents[3] / "shared" / "data"))
+ROOT = Path(__file__).parents[2]
 
 
 def official(relative: str) -> str:
-    """Return the path of a file; skip the test where it is absent."""
-    path = FOLDER / relative
-    if not path.is_file():
-        pytest.skip(f"{relative} is not in {FOLDER} (set MIDCOURSE_DATA to the folder that holds it)")
-    return str(path)
+    """Return the path of a file in or beside the checkout; skip the test where it is absent."""
+    for place in (ROOT, ROOT.parent):
+        path = place / "shared" / "data" / relative
+        if path.is_file():
+            return str(path)
+    pytest.skip(f"{relative} is not in shared/data, in or beside the checkout")

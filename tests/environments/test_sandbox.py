@@ -265,6 +265,33 @@ def test_a_box_that_cannot_be_started_is_a_fault_of_the_sandbox(monkeypatch):
     assert set(os.listdir("/proc/self/fd")) == descriptors
 
 
+def test_a_box_dies_with_the_process_that_made_it(bubblewrap):
+    source = f"""
+import sys
+from midcourse.environments.sandbox import SandboxConfig
+from midcourse.environments.sandbox.command import python_command
+sandbox = SandboxConfig().build()
+program = python_command("import time; print('up', flush=True); time.sleep(600)", [{MARK!r}])
+box = sandbox.start(program, stdin=0, stdout=1)
+box.wait(600)
+"""
+    owner = subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    with owner.stdout:
+        assert owner.stdout.readline() == b"up\n"
+        assert survivors() != []
+        owner.kill()
+        owner.wait()
+    deadline = time.monotonic() + 10
+    while survivors() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert survivors() == []
+    remains = [group for parent in bubblewrap._groups.values() for group in parent.glob(f"midcourse-{owner.pid}-*")]
+    assert len(remains) == len(bubblewrap._groups)
+    build("bubblewrap")  # takes away what the killed process could not
+    assert not any(group.exists() for group in remains)
+
+
 def test_closing_a_box_twice_is_harmless_and_no_descriptor_is_left(bubblewrap):
     run(bubblewrap, "print(1)")
     descriptors = len(os.listdir("/proc/self/fd"))

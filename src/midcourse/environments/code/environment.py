@@ -58,7 +58,7 @@ class ProblemFile(BaseModel):
             try:
                 problem = READERS[self.format](record)
             except KeyError as error:
-                raise DataError(f'{where}: a record of format "{self.format}" has {error.args[0]!r}') from error
+                raise DataError(f'{where}: a record of format "{self.format}" must have {error.args[0]!r}') from error
             except (ValueError, TypeError, SyntaxError) as error:
                 raise DataError(f"{where}: {error}") from error
             if problem.task_id in problems:

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -93,7 +94,7 @@ def mbpp_plus_problem(record: Mapping[str, Any]) -> Problem:
 
 def free_names(script: str) -> list[str]:
     """Return the names that a script uses and neither binds nor finds built in: those that an answer must define."""
-    nodes = list(ast.walk(ast.parse(script)))
+    nodes = list(ast.walk(_parsed(script)))
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     bound |= {
@@ -107,10 +108,16 @@ def free_names(script: str) -> list[str]:
 
 
 def _first_line(reference: str, entry_point: str) -> str:
-    for node in ast.parse(reference).body:
+    for node in _parsed(reference).body:
         if isinstance(node, ast.FunctionDef) and node.name == entry_point:
             return f"def {entry_point}({ast.unparse(node.args)}):"
     raise ValueError(f"canonical_solution: it defines no function {entry_point!r}")
+
+
+def _parsed(source: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the files' own regular expressions are full of invalid escapes
+        return ast.parse(source)
 
 
 # -- types that JSON has not -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Self
 
-from midcourse.environments.sandbox.cgroup import LimitGroup, group_parents
+from midcourse.environments.sandbox.cgroup import LimitGroup, group_parents, remove_abandoned
 from midcourse.environments.sandbox.command import (
     ENVIRONMENT,
     bubblewrap_command,
@@ -46,6 +46,7 @@ class Sandbox:
         self.config = config
         self.limits = config.limits
         self._groups = group_parents()
+        remove_abandoned(self._groups)
         self._prefix: list[str] = []
         self._bubblewrap = ""
         if config.kind == "bubblewrap":

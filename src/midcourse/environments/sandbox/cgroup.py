@@ -104,6 +104,14 @@ class LimitGroup:
         return not remaining
 
 
+def remove_abandoned(parents: Mapping[str, Path]) -> None:
+    """Remove the empty groups of processes that were killed before they could."""
+    for parent in parents.values():
+        for folder in parent.glob("midcourse-[0-9]*-*"):
+            if not Path("/proc", folder.name.split("-")[1]).exists():
+                _removed(folder)
+
+
 def _write(path: Path, text: str) -> bool:
     """Write to a control file that exists; which ones do depends on version and kernel."""
     try:
