@@ -36,7 +36,7 @@ class Finding:
 
 
 def examine(folder: Path) -> Iterator[Finding]:
-    """Yield findings about Python, packages, cores, memory, the disk of `folder`, and the nano policy."""
+    """Yield findings about Python, packages, cores, memory, the disk of `folder`, bubblewrap, and the nano policy."""
     yield Finding(name="python", value=f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in PACKAGES:
         yield _version(package, required=True)
@@ -45,6 +45,7 @@ def examine(folder: Path) -> Iterator[Finding]:
     yield from _threads()
     yield _memory()
     yield _disk(folder)
+    yield _bubblewrap()
     yield from _torch_build()
     yield _nano_policy()
 
@@ -111,6 +112,11 @@ def _disk(folder: Path) -> Finding:
         status=Status.WARNING if short else Status.OK,
         advice="checkpoints and trajectories may not fit: free space or choose another output" if short else "",
     )
+
+
+def _bubblewrap() -> Finding:
+    found = shutil.which("bwrap")
+    return Finding(name="bubblewrap", value=found or "not found (optional: the sandbox of environment code)")
 
 
 def _torch_build() -> Iterator[Finding]:

@@ -378,6 +378,14 @@ def test_no_more_answers_are_graded_at_once_than_asked_for():
     assert most == 2
 
 
+def test_an_answer_that_finds_no_free_place_in_time_gets_no_verdict(monkeypatch):
+    monkeypatch.setattr("midcourse.environments.code.grading.QUEUE_SECONDS", 0.05)
+    grader = build("process")
+    with grader._free, grader._free:
+        assert grader.grade(REFERENCE, CALLS).verdict is Verdict.SANDBOX_ERROR
+    assert grader.grade(REFERENCE, CALLS).verdict is Verdict.PASSED
+
+
 def test_no_descriptor_is_left_open(grader):
     grader.grade(REFERENCE, CALLS)
     before = set(os.listdir("/proc/self/fd"))

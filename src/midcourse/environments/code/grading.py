@@ -26,6 +26,7 @@ OUT_OF_MEMORY = 86  # as in guest.py
 KILLED_FOR_CPU = (128 + 24, 128 + 9, -24, -9)  # SIGXCPU at the limit; SIGKILL where that was ignored
 OPEN_FILES = 256
 EXIT_SECONDS = 2.0
+QUEUE_SECONDS = 600.0
 VERDICT_BYTES = 65536
 REPLY_PIPE_BYTES = 2**20
 REASON_CHARACTERS = 300
@@ -95,16 +96,19 @@ class Grader:
 
     def grade(self, source: str, tests: CallTests | ProgramTests) -> Grade:
         """Return the verdict on an answer. Waits for its turn; the seconds are those of the grading alone."""
-        with self._free:
-            started = time.monotonic()
-            try:
-                if isinstance(tests, CallTests):
-                    verdict, reason = self._grade_calls(source, tests)
-                else:
-                    verdict, reason = self._grade_programs(source, tests)
-            except SandboxError as error:
-                verdict, reason = Verdict.SANDBOX_ERROR, str(error)
-            return Grade(verdict, reason[:REASON_CHARACTERS], time.monotonic() - started)
+        if not self._free.acquire(timeout=QUEUE_SECONDS):
+            return Grade(Verdict.SANDBOX_ERROR, f"no place was free to grade in within {QUEUE_SECONDS:g} s")
+        started = time.monotonic()
+        try:
+            if isinstance(tests, CallTests):
+                verdict, reason = self._grade_calls(source, tests)
+            else:
+                verdict, reason = self._grade_programs(source, tests)
+        except SandboxError as error:
+            verdict, reason = Verdict.SANDBOX_ERROR, str(error)
+        finally:
+            self._free.release()
+        return Grade(verdict, reason[:REASON_CHARACTERS], time.monotonic() - started)
 
     def _guest(self, part: str, **settings: Any) -> list[str]:
         settings |= {"packages": self._packages, "limits": self._limits}
