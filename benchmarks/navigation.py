@@ -40,7 +40,7 @@ ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "rti-delta-20": ("rti", {"delta": 20.0}),
 }
 POLL_SECONDS = 1.0
-EVALUATE_EVERY = 4
+EVALUATE_EVERY = 6
 """Updates."""
 DIFFICULTIES = ("easy", "hard")
 
