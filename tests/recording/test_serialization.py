@@ -21,6 +21,8 @@ from midcourse.types import (
     InterventionRecord,
     Member,
     Origin,
+    ReviewOutcome,
+    ReviewRecord,
     RolloutCost,
     StopReason,
     TokenSource,
@@ -59,6 +61,22 @@ def make_trajectory(logprob: float = -0.1, **changes) -> Trajectory:
                 ),
                 results=(ToolResult(name="poi_search", content="none", is_error=True),),
                 intervention=record,
+                reviews=(
+                    ReviewRecord(
+                        outcome=ReviewOutcome.REVISED,
+                        start=2,
+                        end=5,
+                        cut=3,
+                        rejected_ids=(8, 9),
+                        correction_tokens=1,
+                        ends_turn=True,
+                        holds_answer=True,
+                        judge_logprob=-1 / 3,
+                        quote="\\frac",
+                        reason="<wrong>",
+                    ),
+                    ReviewRecord(outcome=ReviewOutcome.NOT_FOUND, start=3, end=4),
+                ),
             ),
         ),
         "reward": 1.0,
@@ -80,6 +98,7 @@ def make_group() -> Group:
         ),
         extra=(make_trajectory(reward=0.0),),
         cost=RolloutCost(generated_tokens={"policy": 20, "validator": 7}, seconds={"policy": 0.1}),
+        phase="intervention",
     )
 
 

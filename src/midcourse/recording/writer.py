@@ -239,6 +239,7 @@ def _group_header(group: Group) -> dict[str, Any]:
     return {
         "group_id": group.group_id,
         "task_id": group.task_id,
+        "phase": group.phase,
         "cost": {
             "generated_tokens": dict(cost.generated_tokens),
             "scored_tokens": dict(cost.scored_tokens),
