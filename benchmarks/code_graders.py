@@ -3,8 +3,8 @@
     python benchmarks/code_graders.py FOLDER [--limit 20] [--mutants 3] [--kind process]
 
 FOLDER holds the official files (docs/code.md says where they are from); those that are absent are left out. gold: the
-verdict on each file's own solutions, and seconds a task. mutants: solutions with one operator, constant or condition
-changed, of the two plus files. A mutant counts only if a run without any grader shows that it returns something
+verdict on each file's own solutions, and seconds a task. mutants: solutions with one operator, constant, condition or
+result changed, of the two plus files. A mutant counts only if a run without any grader shows that it returns something
 clearly different on some test input; each of those must be rejected.
 """
 
@@ -64,7 +64,7 @@ SWAPS: Mapping[type[ast.AST], type[ast.AST]] = {
 }
 
 # Runs in a box, grades nothing: prints the numbers of the mutants whose values differ from those of the original.
-BEHAVIOUR = """
+BEHAVIOUR = r'''
 import copy, json, math, signal, sys
 
 job = json.loads(sys.stdin.readline())
@@ -94,36 +94,42 @@ def plain(value):
 def late(*_):
     raise TimeoutError
 
-signal.signal(signal.SIGALRM, late)
+signal.signal(signal.SIGPROF, late)
 
 def values(source):
+    """Values on the first inputs, as many as there is CPU time for."""
+    found = []
     scope = {"__name__": "mutant"}
-    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    signal.setitimer(signal.ITIMER_PROF, 1.0)
     try:
         exec(source, scope)
         function = scope[job["entry_point"]]
-        for arguments in eval(job["inputs"]):
+        for arguments in inputs:
             try:
-                yield view(function(*copy.deepcopy(arguments)), arguments)
+                found.append(view(function(*copy.deepcopy(arguments)), arguments))
             except TimeoutError:
                 raise
             except Exception as error:
-                yield "raised " + type(error).__name__
+                found.append("raised " + type(error).__name__)
+    except TimeoutError:
+        pass
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+    return found
 
-original = list(values(job["original"]))
+inputs = eval(job["inputs"], {"nan": math.nan, "inf": math.inf})
+original = values(job["original"])
 different = []
 for number, source in enumerate(job["mutants"]):
     try:
-        if list(values(source)) != original:
+        if any(one != other for one, other in zip(values(source), original)):
             different.append(number)
     except Exception:
         pass
     if len(different) == job["wanted"]:
         break
 print(json.dumps(different))
-"""
+'''
 
 
 def mutants(source: str, seed: int) -> Iterator[tuple[str, str]]:
@@ -138,6 +144,8 @@ def mutants(source: str, seed: int) -> Iterator[tuple[str, str]]:
         if id(node) not in documentation and _mutated(copy.copy(node)) is not None
     ]
     random.Random(seed).shuffle(sites)
+    nodes = list(ast.walk(tree))
+    sites.sort(key=lambda index: isinstance(nodes[index], ast.Return))  # the bluntest change last
     for site in sites:
         changed = copy.deepcopy(tree)
         node = next(node for index, node in enumerate(ast.walk(changed)) if index == site)
@@ -160,6 +168,11 @@ def _mutated(node: ast.AST) -> str | None:
     if isinstance(node, (ast.If, ast.While, ast.IfExp)):
         node.test = ast.UnaryOp(ast.Not(), node.test)
         return "condition"
+    if isinstance(node, ast.Return):
+        if node.value is None:
+            return None
+        node.value = ast.Constant(None)
+        return "result"
     if isinstance(node, ast.Constant):
         if isinstance(node.value, bool):
             node.value = not node.value
@@ -187,7 +200,7 @@ def behaviour_changes(grader: Grader, problem: Problem, found: Sequence[tuple[st
         "entry_point": entry_point,
         "original": problem.reference,
         "mutants": [source for _, source in found],
-        "inputs": repr(data["inputs"][:300]).replace("nan", "float('nan')").replace("inf", "float('inf')"),
+        "inputs": repr(data["inputs"][:300]),
         "view": view,
         "wanted": wanted,
     }

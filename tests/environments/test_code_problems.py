@@ -188,6 +188,11 @@ def test_lists_of_the_plus_file_become_what_they_stand_for(tmp_path):
         assert RESTORED[number](given) == expected
 
 
+def test_tasks_that_no_answer_can_pass_in_time_carry_a_tag(tmp_path):
+    light, heavy = read(tmp_path, [MBPP_PLUS, MBPP_PLUS | {"task_id": "Mbpp/599"}], "mbpp_plus")
+    assert (light.tags, heavy.tags) == ((), ("too_heavy",))
+
+
 def test_names_that_an_answer_must_define_are_those_that_nothing_else_does():
     script = (
         "import math as m\nroot = Node(1)\nassert [f(x) for x in range(3)] == sorted(g(root), key=lambda y: m.pi * y)"

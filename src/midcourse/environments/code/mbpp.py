@@ -35,6 +35,12 @@ ANY_ORDER = frozenset(
 )
 FOUND_OR_NOT = frozenset({"check_str", "text_match_three", "text_starta_endb"})
 
+TOO_HEAVY: Mapping[int, str] = {
+    255: "plus inputs with millions of combinations: the reference itself needs more than 1 GiB and 200 s",
+    599: "plus inputs around 100,000,000, summed one by one: the reference itself needs more than 200 s",
+}
+"""MBPP+ tasks whose own reference solution does not pass within sensible limits, and why. Tagged "too_heavy"."""
+
 
 def mbpp_problem(record: Mapping[str, Any]) -> Problem:
     """Return the problem of an MBPP record, of the full or of the sanitized file.
@@ -89,6 +95,7 @@ def mbpp_plus_problem(record: Mapping[str, Any]) -> Problem:
         query=query,
         tests=CallTests(script=COMPARE_SCRIPT.format(agree=agree), names={"candidate": entry_point}, data=encode(data)),
         reference=reference,
+        tags=("too_heavy",) if number in TOO_HEAVY else (),
     )
 
 

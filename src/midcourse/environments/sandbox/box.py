@@ -19,7 +19,7 @@ from midcourse.environments.sandbox.command import (
     bubblewrap_command,
     joining_command,
     python_command,
-    unshare_prefix,
+    unshare_prefixes,
 )
 from midcourse.environments.sandbox.settings import SandboxConfig
 from midcourse.errors import ConfigError, EnvironmentFault
@@ -57,8 +57,8 @@ class Sandbox:
                     'bubblewrap, or ask for the weaker kind "process" by name (docs/code.md says what it does not stop)'
                 )
             self._bubblewrap = found
-        elif _works(unshare_prefix()):
-            self._prefix = unshare_prefix()
+        else:
+            self._prefix = next(filter(_works, unshare_prefixes()), [])
         self._try_once()
 
     def _try_once(self) -> None:

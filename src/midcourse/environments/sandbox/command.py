@@ -76,10 +76,11 @@ def joining_command(program: Sequence[str], member_files: Sequence[Path]) -> lis
     return ["/bin/sh", "-c", f'{joins} && exec "$@"', "sh", *program]
 
 
-def unshare_prefix() -> list[str]:
-    """Return what a plain process is put behind where it works: no network, and a pid namespace that dies whole.
+def unshare_prefixes() -> list[list[str]]:
+    """Return what a plain process is put behind, the first that works: no network, a pid namespace that dies whole.
 
-    The shell is the namespace's first process: limits do not end that one, and unshare loses its signal.
+    The second is for users who are not root. The shell is the namespace's first process: limits do not end that one,
+    and unshare loses its signal.
     """
-    namespaces = ["unshare", "--net", "--pid", "--fork", "--kill-child=SIGKILL"]
-    return [*namespaces, "/bin/sh", "-c", '"$@"; exit $?', "sh"]
+    namespaces = ["--net", "--pid", "--fork", "--kill-child=SIGKILL", "/bin/sh", "-c", '"$@"; exit $?', "sh"]
+    return [["unshare", *namespaces], ["unshare", "--user", "--map-current-user", *namespaces]]
