@@ -55,6 +55,12 @@ def test_numbers_beyond_json_come_back_exactly():
     assert math.isnan(decode(json.loads(json.dumps(encode(math.nan)))))
 
 
+def test_types_that_are_built_in_are_values_too():
+    assert decode(json.loads(json.dumps(encode([int, (str, None)])))) == [int, (str, None)]
+    with pytest.raises(CannotEncode):
+        encode(type("int", (), {}))
+
+
 def test_subclasses_become_what_they_are_made_of():
     Point = namedtuple("Point", "x y")
     value = [Point(1, 2), Counter("aab"), OrderedDict(a=1), type("Text", (str,), {})("x")]
@@ -78,7 +84,17 @@ def test_objects_are_kept_by_whoever_can_and_refused_otherwise():
 
 @pytest.mark.parametrize(
     "node",
-    [{}, {"a": 1, "b": 2}, {"code": "x"}, {"object": 0}, {"set": [[]]}, {"dict": [[1]]}, {"int": 5}, {"tuple": 3}],
+    [
+        {},
+        {"a": 1, "b": 2},
+        {"code": "x"},
+        {"object": 0},
+        {"set": [[]]},
+        {"dict": [[1]]},
+        {"int": 5},
+        {"tuple": 3},
+        {"type": "eval"},
+    ],
 )
 def test_what_is_no_encoding_is_an_error_and_nothing_else(node):
     with pytest.raises((ValueError, TypeError, KeyError)):

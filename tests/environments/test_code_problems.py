@@ -197,7 +197,8 @@ def test_names_that_an_answer_must_define_are_those_that_nothing_else_does():
     script = (
         "import math as m\nroot = Node(1)\nassert [f(x) for x in range(3)] == sorted(g(root), key=lambda y: m.pi * y)"
     )
-    assert free_names(script) == ["Node", "f", "g"]
+    assert free_names(script, "class Node: pass") == ["Node", "f", "g"]
+    assert free_names("assert sum(6, 9) == max(3, 2)", "def sum(a, b): return 3") == ["sum"]
 
 
 def test_private_tests_are_unpacked_without_running_anything():

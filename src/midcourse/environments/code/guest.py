@@ -25,6 +25,7 @@ PIPE_BYTES = 2**18  # read at once, where there is so much
 OUT_OF_MEMORY = 86  # exit status of a program whose allocation failed
 INTEGERS = 2**63  # beyond it JSON's decimal digits would be slow to read, and some are refused
 PLAIN = frozenset({int, float, str, bool, type(None)})
+TYPES = {kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)}
 
 
 class CannotEncode(Exception):
@@ -63,6 +64,8 @@ def encode(value: Any, keep: Callable[[Any], int] | None = None) -> Any:
             return {tag: [encode(item, keep) for item in value]}
     if isinstance(value, dict):
         return {"dict": [[encode(key, keep), encode(item, keep)] for key, item in value.items()]}
+    if isinstance(value, type) and TYPES.get(value.__name__) is value:
+        return {"type": value.__name__}
     if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         return encode(value.item(), keep)
     if keep is None:
@@ -93,6 +96,8 @@ def decode(node: Any, objects: Callable[[int], Any] | None = None) -> Any:
         return bytes.fromhex(content)
     if tag == "dict":
         return {decode(key, objects): decode(item, objects) for key, item in content}
+    if tag == "type":
+        return TYPES[content]
     return {"tuple": tuple, "set": set, "frozenset": frozenset}[tag](decode(item, objects) for item in content)
 
 

@@ -56,12 +56,13 @@ def mbpp_problem(record: Mapping[str, Any]) -> Problem:
     tests = [*record["test_list"], *record.get("challenge_test_list", ())]
     script = "\n".join([setup, *tests])
     text = (record["text"] if "text" in record else record["prompt"]).strip()
+    code = record["code"].replace("\r\n", "\n").strip() + "\n"
     query = f"{text} The code is called like this:\n\n```python\n{tests[0].strip()}\n```"
     return Problem(
         task_id=f"Mbpp/{record['task_id']}",
         query=query,
-        tests=CallTests(script=script, names={name: name for name in free_names(script)}),
-        reference=record["code"].replace("\r\n", "\n").strip() + "\n",
+        tests=CallTests(script=script, names={name: name for name in free_names(script, code)}),
+        reference=code,
     )
 
 
@@ -99,8 +100,11 @@ def mbpp_plus_problem(record: Mapping[str, Any]) -> Problem:
     )
 
 
-def free_names(script: str) -> list[str]:
-    """Return the names that a script uses and neither binds nor finds built in: those that an answer must define."""
+def free_names(script: str, reference: str) -> list[str]:
+    """Return the names that an answer must define: used by a script, neither bound in it nor built in.
+
+    A name that is built in counts too where the reference solution defines it anew.
+    """
     nodes = list(ast.walk(_parsed(script)))
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -110,8 +114,9 @@ def free_names(script: str) -> list[str]:
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for alias in node.names
     }
+    anew = {node.name for node in _parsed(reference).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     used = (node.id for node in nodes if isinstance(node, ast.Name))
-    return [name for name in dict.fromkeys(used) if name not in bound and not hasattr(builtins, name)]
+    return [name for name in dict.fromkeys(used) if name not in bound and (name in anew or not hasattr(builtins, name))]
 
 
 def _first_line(reference: str, entry_point: str) -> str:
