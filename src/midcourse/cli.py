@@ -25,7 +25,7 @@ from midcourse.errors import (
 )
 
 USER_ERROR_STATUS = 2
-DEMO_UPDATES = 40
+DEMO_UPDATES = 24
 NEXT_STEPS: dict[type[MidcourseError], str] = {
     ConfigError: "`midcourse init` writes a file with every setting explained; `midcourse list` shows the names",
     DataError: "check the path; a run folder holds config.toml and metrics.jsonl",
@@ -110,7 +110,7 @@ def evaluate(
     Examples:
 
       midcourse eval runs/rti-0
-      midcourse eval runs/rti-0/checkpoints/step_40 --set evaluation.attempts=8 --json
+      midcourse eval runs/rti-0/checkpoints/step_20 --set evaluation.attempts=8 --json
     """
     from midcourse.assembly import evaluate_checkpoint, locate_checkpoint
 
