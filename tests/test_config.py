@@ -136,6 +136,14 @@ def test_a_setting_of_another_method_is_an_error_that_says_whose_it_is():
         ("training.updates", "expected section.key=value"),
         ("training.updates=[1", "is not a TOML value"),
         ("seed=1\nx=2", "is not a TOML value"),
+        ("engine.name=[]", "engine.name: got [], expected one of"),
+        ("role_engines=3", "role_engines = 3: expected tables such as [role_engines.validator]"),
+        (
+            "policy.threads=99999999999999999999",
+            "policy.threads = 99999999999999999999: expected an integer of at most",
+        ),
+        ("policy.path=2026-01-01", "policy.path = 2026-01-01: expected text in quotes"),
+        ('output="a\\u0000"', "output = 'a\\x00': expected text without NUL"),
     ],
 )
 def test_a_wrong_value_is_an_error_with_key_value_and_what_was_expected(override, expected):
@@ -190,6 +198,19 @@ def test_a_role_engine_that_no_role_uses_is_an_error():
 def test_a_role_left_to_an_engine_must_have_one():
     with pytest.raises(ConfigError, match=r"\[role_engines\.validator\] must say which"):
         load_config(None, [f"{key_of('rti', 'validator')}=engine"])
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("role_engines.validator=3", "role_engines.validator = 3: expected a table of settings"),
+        ("role_engines.validator.name=[]", "role_engines.validator.name = []: expected one of openai"),
+    ],
+)
+def test_a_role_engine_of_the_wrong_form_is_an_error(override, expected):
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [f"{key_of('rti', 'validator')}=engine", override])
+    assert expected in str(caught.value)
 
 
 def test_role_engines_survive_the_resolved_file(tmp_path):

@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -162,6 +163,7 @@ def build_config(values: Mapping[str, Any], origin: _Origin | None = None) -> Ru
     """Return checked settings from nested plain values. Raises as `load_config`."""
     origin = origin or _Origin("settings", frozenset())
     register_all()
+    _reject_foreign_values(values, origin)
     classes = section_classes(
         {name: _chosen(values, name, origin) for name in NAMED_SECTIONS if isinstance(values.get(name, {}), Mapping)}
     )
@@ -192,8 +194,10 @@ def _check_profile(policy: PolicyConfig, environment: BaseModel) -> None:
         )
 
 
-def _role_engines(given: Mapping[str, Any], method: BaseModel, origin: _Origin) -> Mapping[str, BaseModel]:
+def _role_engines(given: Any, method: BaseModel, origin: _Origin) -> Mapping[str, BaseModel]:
     """Return role -> engine settings, exactly for the roles that the method leaves to an engine."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{origin.of('role_engines')} = {given!r}: expected tables such as [role_engines.validator]")
     asked = {
         role
         for name in type(method).model_fields
@@ -207,8 +211,10 @@ def _role_engines(given: Mapping[str, Any], method: BaseModel, origin: _Origin) 
             raise ConfigError(
                 f"{origin.of(key)}: not used, because the method's roles do not leave the {role} to an engine"
             )
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{origin.of(key)} = {table!r}: expected a table of settings")
         name = table.get("name", "openai")
-        if name not in TEXT_ENGINES:
+        if not isinstance(name, str) or name not in TEXT_ENGINES:
             raise ConfigError(f"{origin.of(key + '.name')} = {name!r}: expected one of {', '.join(TEXT_ENGINES)}")
         own = {setting: value for setting, value in table.items() if setting != "name"}
         found[role] = _validate(TEXT_ENGINES[name], own, key, origin)
@@ -342,14 +348,14 @@ def _parse_value(key: str, text: str) -> Any:
 def _chosen(values: Mapping[str, Any], section: str, origin: _Origin) -> str:
     registry, default = NAMED_SECTIONS[section]
     name = values.get(section, {}).get("name", default)
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"{origin.of(section + '.name')}: got {name!r}, expected one of {', '.join(registry.names())}"
+        )
     if section == "engine" and name in TEXT_ENGINES:
         raise ConfigError(
             f"{origin.of('engine.name')}: {name!r} gives text alone, so it can play roles ([role_engines.validator]) "
             "and not the policy"
-        )
-    if not isinstance(name, str):
-        raise ConfigError(
-            f"{origin.of(section + '.name')}: got {name!r}, expected one of {', '.join(registry.names())}"
         )
     try:
         _ = registry[name]
@@ -394,6 +400,30 @@ def _given_keys(values: Mapping[str, Any], known: Sequence[str], prefix: str = "
             yield from _given_keys(value, known, key + ".")
         elif not any(other.startswith(key + ".") for other in known):
             yield key, value
+
+
+def _reject_foreign_values(value: Any, origin: _Origin, key: str = "") -> None:
+    """Check what no setting can hold: dates (TOML has them), integers over 64 bits, NUL characters (no path has them).
+
+    Raises:
+        ConfigError: there is one; the message names its key.
+    """
+    expected = ""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            _reject_foreign_values(item, origin, f"{key}.{name}" if key else name)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _reject_foreign_values(item, origin, key)
+    elif isinstance(value, date | time):  # a datetime is a date
+        expected = "text in quotes, or a number; no setting is a date or time"
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        expected = "an integer of at most 64 bits"
+    elif isinstance(value, str) and "\0" in value:
+        expected = "text without NUL characters"
+    if expected:
+        shown = repr(value) if isinstance(value, int | str) else str(value)
+        raise ConfigError(f"{origin.of(key)} = {shown}: expected {expected}")
 
 
 def _reject_unknown_keys(values: Mapping[str, Any], classes: Mapping[str, type[BaseModel]], origin: _Origin) -> None:
