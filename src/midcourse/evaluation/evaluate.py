@@ -31,7 +31,7 @@ class EvaluationConfig(BaseModel):
     """Score the policy before the first update too."""
     attempts: int = Field(default=4, ge=1)
     """Rollouts a task. pass@k and pass^k are given for every k up to it. RTI evaluates with 4."""
-    temperature: float | None = Field(default=None, gt=0)
+    temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Sampling temperature; none takes the training rollouts' own."""
     splits: tuple[str, ...] = ("test",)
     """Splits of the environment to score."""

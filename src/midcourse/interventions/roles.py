@@ -98,7 +98,7 @@ class RolesConfig(BaseModel):
     """Who plays the verifier; none takes `played_by`."""
     style: str = AUTO
     """The prompts that the roles are given: a folder of interventions/prompts; auto takes the chat format's own."""
-    temperature: float = Field(default=0.8, ge=0)
+    temperature: float = Field(default=0.8, ge=0, allow_inf_nan=False)
     """Sampling temperature of the roles; 0 takes the most likely token."""
     max_tokens: int = Field(default=1024, ge=1)
     """Most tokens of one reply."""

@@ -8,7 +8,7 @@ class RolloutConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    temperature: float = Field(default=0.8, gt=0)
+    temperature: float = Field(default=0.8, gt=0, allow_inf_nan=False)
     """Sampling temperature of training rollouts. RTI samples at 0.8."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus mass. Below 1 the log-probabilities stay those of the full distribution, which biases ratios."""

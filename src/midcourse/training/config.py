@@ -14,19 +14,19 @@ class TrainingConfig(BaseModel):
     """Rounds of rollout and training."""
     tasks_per_update: int = Field(default=8, ge=1)
     """Tasks, and so groups, of one round; at most the tasks there are."""
-    learning_rate: float = Field(default=1e-6, gt=0)
+    learning_rate: float = Field(default=1e-6, gt=0, allow_inf_nan=False)
     """Peak learning rate of AdamW. RTI: 1e-6, constant."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """What follows the warm-up: the peak, or a fall to 0 at the last update."""
     warmup_updates: int = Field(default=0, ge=0)
     """Updates of linear rise from 0 to the peak. Updates that took no optimizer step do not count."""
-    weight_decay: float = Field(default=0.1, ge=0)
+    weight_decay: float = Field(default=0.1, ge=0, allow_inf_nan=False)
     """Decoupled, on all parameters. RTI: 0.1."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """AdamW's decay of the first moment."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
     """AdamW's decay of the second moment."""
-    adam_epsilon: float = Field(default=1e-8, gt=0)
+    adam_epsilon: float = Field(default=1e-8, gt=0, allow_inf_nan=False)
     """AdamW's term in the denominator."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are scaled down to this norm."""
