@@ -151,6 +151,18 @@ def test_what_cannot_be_audited_is_said(arguments, expected, capsys, tmp_path):
     assert expected in err
 
 
+@pytest.mark.parametrize("splits", ['["dev"]', '["test", "test"]', "[]"])
+def test_splits_that_cannot_be_scored_are_said_before_training(splits, capsys, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('method.name = "grpo"\nevaluation.at_start = false\n', encoding="utf-8")
+    folder = tmp_path / "run"
+    arguments = ["train", str(file), *NANO[:6], "--output", str(folder), "--set", f"evaluation.splits={splits}"]
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert "evaluation.splits = [" in err
+    assert not folder.exists()
+
+
 def test_the_file_for_the_built_in_policy_rolls_out_and_the_default_one_says_what_does_not_fit(capsys, tmp_path):
     for name, option in (("nano.toml", ["--nano"]), ("default.toml", [])):
         assert run(capsys, "init", *option, "--output", str(tmp_path / name))[0] == 0

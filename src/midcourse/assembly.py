@@ -200,6 +200,7 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dic
     folder = config.output_folder
     scores: dict[str, Any] = {}
     async with assembled(config) as parts:
+        evaluation_tasks(parts)  # splits that cannot be scored must not be found out after training
         with RunWriter(folder, config.recording, resolved_config=resolved_toml(config), resume=resume) as writer:
 
             async def evaluate(update: int) -> Mapping[str, Any]:
@@ -229,6 +230,24 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dic
     return {"output": str(folder), "updates": config.training.updates, "evaluation": scores or None}
 
 
+def evaluation_tasks(parts: Parts) -> list[Task]:
+    """Return the tasks that the settings score the policy on.
+
+    Raises:
+        ConfigError: a split is unknown or named twice, or the splits hold no task.
+    """
+    chosen = parts.config.evaluation
+    if len(set(chosen.splits)) < len(chosen.splits):
+        raise ConfigError(f"evaluation.splits = {list(chosen.splits)}: expected every split once")
+    try:
+        tasks = [task for split in chosen.splits for task in parts.tools.environment.tasks(split)[: chosen.max_tasks]]
+    except ConfigError as error:
+        raise ConfigError(f"evaluation.splits = {list(chosen.splits)}: {error}") from error
+    if not tasks:
+        raise ConfigError(f"evaluation.splits = {list(chosen.splits)}: expected splits that hold a task")
+    return tasks
+
+
 async def evaluate_parts(
     parts: Parts, *, finished: Callable[[int, int], None] = lambda done, total: None
 ) -> EvaluationResult:
@@ -239,18 +258,15 @@ async def evaluate_parts(
         finished: told how many rollouts are done, of how many.
 
     Raises:
-        ConfigError: the splits hold no task.
+        ConfigError: as `evaluation_tasks`.
     """
     tools, chosen = parts.tools, parts.config.evaluation
-    tasks = [task for split in chosen.splits for task in tools.environment.tasks(split)[: chosen.max_tasks]]
-    if not tasks:
-        raise ConfigError(f"evaluation.splits {list(chosen.splits)} hold no task")
     return await evaluate_policy(
         tools.environment,
         tools.engine,
         tools.chat,
         tools.rollout,
-        tasks,
+        evaluation_tasks(parts),
         attempts=chosen.attempts,
         seed=parts.config.seed,
         temperature=chosen.temperature,
