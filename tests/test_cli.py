@@ -214,6 +214,22 @@ def test_reviews_are_shown_with_where_they_cut():
     assert lines[-1] == ("    turn 0: review of tokens 1 to 3: revised, cut at 2, 1 tokens written, [red]wrong")
 
 
+def test_json_output_spells_half_a_surrogate_pair(capsys):
+    print_json({"reply": "a\ud800"})
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"reply": "a\ud800"}
+    assert out.isascii()
+
+
+def test_an_error_cannot_steer_the_terminal(capsys, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('"\\u001b[31mkey" = 1\n', encoding="utf-8")
+    status, _, err = run(capsys, "rollout", str(file))
+    assert status == 2
+    assert "\\x1b[31mkey" in err
+    assert "\x1b[31mkey" not in err
+
+
 def test_json_output_has_no_bare_infinity(capsys):
     print_json({"delta": float("inf"), "nested": [float("nan")]})
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {"delta": "inf", "nested": ["nan"]}

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from rich.text import Text
 import midcourse
 from midcourse import config as settings
 from midcourse.commands.console import errors, output, print_json, progress_bar
+from midcourse.commands.show import printable
 from midcourse.errors import (
     ChatTemplateError,
     CheckpointError,
@@ -414,11 +416,14 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; a mistake of the user is one red line and what to do next, status 2."""
     # The bars of model loading and saving would break ours.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # no model's word may end a run on a narrow terminal
     try:
         app(arguments)
     except MidcourseError as error:
         message = Text("error: ", style="bold red")
-        message.append(str(error), style="red")
+        message.append(printable(str(error)), style="red")
         errors.print(message, soft_wrap=True)
         for kind, advice in NEXT_STEPS.items():
             if isinstance(error, kind):

@@ -2,6 +2,7 @@ import json
 import math
 import os
 import time
+from dataclasses import replace
 
 import pytest
 from tests.recording.test_serialization import make_group
@@ -9,6 +10,7 @@ from tests.recording.test_serialization import make_group
 from midcourse.errors import ConfigError, DataError
 from midcourse.recording.reader import RunReader
 from midcourse.recording.writer import RecordingConfig, RunWriter
+from midcourse.types import FailureKind
 
 PLAIN = RecordingConfig(tensorboard=False)
 
@@ -23,6 +25,22 @@ def test_groups_come_back_equal_from_the_folder(tmp_path):
     reader = RunReader(tmp_path)
     assert reader.trajectory_updates() == [3]
     assert reader.trajectories(3) == [make_group()]
+
+
+def test_half_a_surrogate_pair_is_kept_in_a_turn_and_spelled_out_in_a_failure(tmp_path):
+    group = make_group()
+    member = group.members[0]
+    turn = member.trajectory.turns[0]
+    turns = (replace(turn, message=replace(turn.message, content="a\ud800")), *member.trajectory.turns[1:])
+    said = replace(group, members=(replace(member, trajectory=replace(member.trajectory, turns=turns)),))
+    failure = {"reward": None, "failure": FailureKind.ENVIRONMENT_ERROR, "failure_message": "b\udfff"}
+    failed = replace(group, members=(replace(member, trajectory=replace(member.trajectory, **failure)),))
+    with make_writer(tmp_path) as writer:
+        writer.write_groups(1, [said])
+        writer.write_groups(2, [failed])
+    reader = RunReader(tmp_path)
+    assert reader.trajectories(1)[0].members[0].trajectory.turns == turns
+    assert reader.trajectories(2)[0].members[0].trajectory.failure_message == "b\\udfff"
 
 
 def test_metrics_come_back_bit_for_bit_and_not_finite_ones_too(tmp_path):

@@ -1,6 +1,7 @@
 """Two consoles and a progress bar: figures go to standard output, everything about how it goes to standard error."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -58,7 +59,10 @@ def progress_bar(title: str, total: int | None) -> Iterator[Advance]:
 
 def print_json(value: Any) -> None:
     """Write one line of strict JSON to standard output; infinities and not-a-number become text."""
-    print(json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, default=str), flush=True)
+    readable = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    text = json.dumps(_plain(value), ensure_ascii=not readable, allow_nan=False, default=str)
+    # Half a surrogate pair has no bytes in UTF-8, and is spelled in JSON as backslashreplace spells it.
+    print(text.encode("utf-8", "backslashreplace").decode(), flush=True)
 
 
 def _plain(value: Any) -> Any:

@@ -264,7 +264,7 @@ def _trajectory_row(trajectory: Trajectory) -> dict[str, Any]:
         "task_id": trajectory.task_id,
         "reward": trajectory.reward,
         "failure": None if trajectory.failure is None else trajectory.failure.value,
-        "failure_message": trajectory.failure_message,
+        "failure_message": _encodable(trajectory.failure_message),
         "stop_reason": trajectory.stop_reason.value,
         "temperature": trajectory.temperature,
         "token_ids": list(trajectory.token_ids),
@@ -273,8 +273,13 @@ def _trajectory_row(trajectory: Trajectory) -> dict[str, Any]:
         "policy_versions": list(trajectory.policy_versions),
         "weights": list(trajectory.weights),
         "calibration_logprobs": list(trajectory.calibration_logprobs),
-        "turns": json.dumps([turn_to_dict(turn) for turn in trajectory.turns], ensure_ascii=False),
+        "turns": _encodable(json.dumps([turn_to_dict(turn) for turn in trajectory.turns], ensure_ascii=False)),
     }
+
+
+def _encodable(text: str) -> str:
+    """Return `text` with half surrogate pairs spelled out: a server can send them, UTF-8 has none. JSON reads them."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Sink(ABC):
