@@ -50,6 +50,12 @@ def test_a_wave_that_was_never_written_is_not_there(tmp_path):
     assert journal.read(update=4, wave=0, request=REQUEST) is None
 
 
+def test_a_place_that_takes_no_file_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "journal").write_text("a file where the folder should be")
+    with pytest.raises(DataError, match=r"wave_0\.jsonl cannot be written: Not a directory"):
+        Journal(tmp_path / "journal").write([make_group()], update=3, wave=0, request=REQUEST)
+
+
 def test_a_torn_wave_is_not_there_wherever_it_was_torn(tmp_path):
     journal = Journal(tmp_path)
     journal.write([make_group(), make_group()], update=3, wave=0, request=REQUEST)

@@ -35,19 +35,25 @@ class Journal:
             update: the update they are for.
             wave: 0-based, within the update.
             request: plain values that say what was asked for; `read` returns a wave for the same request only.
+
+        Raises:
+            DataError: the disk is full or does not take the file.
         """
         lines = [json.dumps(group_to_dict(group), allow_nan=False) for group in groups]
         body = "".join(line + "\n" for line in lines).encode()
         head = json.dumps({"request": request, "groups": len(lines), "crc32": zlib.crc32(body)}).encode() + b"\n"
         path = self._path(update, wave)
-        path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
-            file.write(head + body)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        sync_folder(path.parent)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                file.write(head + body)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            sync_folder(path.parent)
+        except OSError as error:
+            raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
 
     def read(self, *, update: int, wave: int, request: Any) -> list[Group] | None:
         """Return the groups of a stored wave, or None if there is none that is whole.
