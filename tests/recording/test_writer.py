@@ -57,6 +57,23 @@ def test_a_folder_with_a_run_is_not_written_over(tmp_path):
     assert len(RunReader(tmp_path).metrics()) == 1
 
 
+def test_two_writers_never_share_a_folder(tmp_path):
+    first = make_writer(tmp_path)
+    for resume in (False, True):
+        with pytest.raises(ConfigError, match="another process is training there"):
+            make_writer(tmp_path, resume=resume)
+    first.close()
+    make_writer(tmp_path, resume=True).close()
+
+
+def test_a_writer_that_was_refused_leaves_the_folder_free(tmp_path):
+    with make_writer(tmp_path) as writer:
+        writer.write_metrics(1, {})
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="already holds a run"):
+            make_writer(tmp_path)
+
+
 def test_resuming_keeps_the_first_settings_and_notes_the_others(tmp_path):
     make_writer(tmp_path).close()
     make_writer(tmp_path, resume=True, config="seed = 2\n").close()

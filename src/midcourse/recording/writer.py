@@ -8,6 +8,7 @@ tensorboard/                       the same metrics for TensorBoard
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -58,7 +59,8 @@ class RunWriter:
             written beside it as config.resumed_N.toml.
 
     Raises:
-        ConfigError: the folder holds a run and `resume` is off; a tracker is asked for whose package is missing.
+        ConfigError: the folder holds a run and `resume` is off; another process writes it; a tracker is asked for
+            whose package is missing.
         DataError: the folder cannot be written.
     """
 
@@ -68,12 +70,19 @@ class RunWriter:
         self.folder = Path(folder)
         self._config = config
         self._sinks: list[_Sink] = []
-        self._open_folder(resolved_config, resume)
-        if config.tensorboard:
-            self._sinks.append(_TensorBoard(self.folder / "tensorboard"))
-        for package, project in (("wandb", config.wandb_project), ("trackio", config.trackio_project)):
-            if project is not None:
-                self._sinks.append(_Tracker(package, project=project, name=self.folder.name))
+        with _writing(self.folder):
+            (self.folder / TRAJECTORIES_NAME).mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(self.folder)
+        try:
+            self._open_folder(resolved_config, resume)
+            if config.tensorboard:
+                self._sinks.append(_TensorBoard(self.folder / "tensorboard"))
+            for package, project in (("wandb", config.wandb_project), ("trackio", config.trackio_project)):
+                if project is not None:
+                    self._sinks.append(_Tracker(package, project=project, name=self.folder.name))
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> "RunWriter":
         return self
@@ -84,7 +93,6 @@ class RunWriter:
     def _open_folder(self, resolved_config: str, resume: bool) -> None:
         config_path = self.folder / CONFIG_NAME
         with _writing(self.folder):
-            (self.folder / TRAJECTORIES_NAME).mkdir(parents=True, exist_ok=True)
             known = config_path.read_text(encoding="utf-8") if config_path.exists() else None
             started = any(
                 path.exists() and path.stat().st_size > 0
@@ -142,6 +150,9 @@ class RunWriter:
         """Close what was opened; safe to call twice."""
         while self._sinks:
             self._sinks.pop().close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _append(self, name: str, values: Mapping[str, Any]) -> None:
         path = self.folder / name
@@ -155,6 +166,27 @@ class RunWriter:
 def trajectory_path(folder: Path, update: int) -> Path:
     """Return where one update's rollouts are kept."""
     return folder / TRAJECTORIES_NAME / f"update_{update:06d}.parquet"
+
+
+def _lock(folder: Path) -> int | None:
+    """Return an open descriptor that holds the folder for this process until it is closed; the system frees it, too.
+
+    None where the file system has no such lock.
+
+    Raises:
+        ConfigError: another process holds it.
+    """
+    with _writing(folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise ConfigError(f"{folder}: another process is training there; wait, or choose another folder") from error
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 @contextlib.contextmanager

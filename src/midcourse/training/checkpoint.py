@@ -114,7 +114,7 @@ def check_manifest(path: Path) -> None:
     """Raise CheckpointError, naming the file, unless every file of the checkpoint is as it was written."""
     manifest = path / _MANIFEST
     try:
-        expected = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+        expected = dict(json.loads(manifest.read_text(encoding="utf-8"))["files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"checkpoint file {manifest} cannot be read: {error}") from error
     for name, checksum in expected.items():
