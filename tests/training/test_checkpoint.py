@@ -13,6 +13,7 @@ from midcourse.errors import CheckpointError
 from midcourse.objectives.clipped import ClippedConfig, ClippedObjective
 from midcourse.training.checkpoint import (
     TrainingState,
+    check_manifest,
     has_checkpoints,
     load_checkpoint,
     load_latest,
@@ -97,6 +98,14 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(tmp_path, nam
     # The run comes to update 2 again and puts a whole checkpoint in the damaged one's place.
     save(updater, tmp_path, 2)
     assert load(updater, tmp_path).update == 2
+
+
+@pytest.mark.parametrize("content", ['{"files": []}', "[]", "{}", "7"])
+def test_a_manifest_of_another_form_is_a_damaged_one(tmp_path, content):
+    path = save(make_updater(), tmp_path, 1)
+    (path / "manifest.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read"):
+        check_manifest(path)
 
 
 def test_without_a_whole_checkpoint_there_is_an_error_not_a_fresh_start(tmp_path):

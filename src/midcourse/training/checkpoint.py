@@ -114,7 +114,9 @@ def check_manifest(path: Path) -> None:
     """Raise CheckpointError, naming the file, unless every file of the checkpoint is as it was written."""
     manifest = path / _MANIFEST
     try:
-        expected = dict(json.loads(manifest.read_text(encoding="utf-8"))["files"])
+        expected = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+        if not isinstance(expected, dict):
+            raise ValueError(f"files must map names to checksums: got {expected!r}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"checkpoint file {manifest} cannot be read: {error}") from error
     for name, checksum in expected.items():

@@ -22,7 +22,7 @@ import torch
 
 from midcourse.engines.base import EngineUsage
 from midcourse.environments.base import Task
-from midcourse.errors import CheckpointError, ConfigError
+from midcourse.errors import ConfigError
 from midcourse.methods.base import Method, RolloutTools, ScheduledMethod
 from midcourse.recording.journal import Journal
 from midcourse.recording.metrics import group_metrics
@@ -94,7 +94,7 @@ def train(
 
     Raises:
         ConfigError: no tasks, or more tasks an update than there are; a folder that holds a run while `resume` is
-            off; a resumed run whose order of tasks would be another one.
+            off; a resumed run whose order of tasks would be another one, or which has more updates already.
         CheckpointError: a checkpoint cannot be written, or none of them can be read.
         TrainingError: gradients stayed non-finite.
     """
@@ -202,7 +202,10 @@ class _Run:
         if dict(state.data) != self.data:
             raise ConfigError(f"the run was started with {dict(state.data)}, which must not change: got {self.data}")
         if state.update > self.config.updates:
-            raise CheckpointError(f"the run has {state.update} updates already, {self.config.updates} are asked for")
+            raise ConfigError(
+                f"training.updates = {self.config.updates}: the run has {state.update} updates already; "
+                f"expected at least {state.update}"
+            )
         self.parts.recorder.truncate_after(state.update)
         if isinstance(self.parts.method, ScheduledMethod):
             self.parts.method.restore(state.method)
