@@ -4,14 +4,16 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import midcourse
-from midcourse.cli import app, main
+from midcourse.cli import _load, app, main
 from midcourse.commands.console import print_json
 from midcourse.commands.show import coloured, group_lines, printable, trajectory_json
 from midcourse.config import default_config, load_config, register_all
+from midcourse.errors import ConfigError
 from midcourse.methods.base import METHODS
 from midcourse.types import AssistantTurn, Group, Member, ReviewOutcome, ReviewRecord, TokenSource, Trajectory, Turn
 
@@ -149,6 +151,27 @@ def test_what_cannot_be_audited_is_said(arguments, expected, capsys, tmp_path):
     status, out, err = run(capsys, "audit", str(file), *arguments)
     assert (status, out) == (2, "")
     assert expected in err
+
+
+def test_a_run_folder_is_its_own_output_unless_another_is_named(tmp_path):
+    (tmp_path / "config.toml").write_text("seed = 1\n", encoding="utf-8")
+    assert _load(tmp_path, None).output_folder == tmp_path
+    assert _load(tmp_path, ["output=other"]).output_folder == Path("other")
+    assert _load(tmp_path, None, Path("other")).output_folder == Path("other")
+    with pytest.raises(ConfigError, match="both name the run folder"):
+        _load(tmp_path, ["output=other"], Path("third"))
+
+
+def test_a_checkpoint_is_found_from_within_its_run_and_takes_no_other_weights(capsys, tmp_path, monkeypatch):
+    step = tmp_path / "checkpoints" / "step_2"
+    step.mkdir(parents=True)
+    (step / "manifest.json").write_text('{"files": {}}', encoding="utf-8")
+    (tmp_path / "config.toml").write_text("seed = 1\n", encoding="utf-8")
+    monkeypatch.chdir(step.parent)
+    for name in ("step_2", str(step)):
+        status, _, err = run(capsys, "eval", name, "--set", "policy.path=other")
+        assert status == 2
+        assert "--set policy.path=other: not used" in err
 
 
 @pytest.mark.parametrize("splits", ['["dev"]', '["test", "test"]', "[]"])

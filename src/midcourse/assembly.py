@@ -165,9 +165,10 @@ def locate_checkpoint(path: Path) -> CheckpointPlace:
     """
     from midcourse.training.checkpoint import check_manifest
 
-    if _STEP.fullmatch(path.name) and (path.parent.parent / "config.toml").is_file():
+    run = path.absolute().parent.parent  # of "step_40" as well
+    if _STEP.fullmatch(path.name) and (run / "config.toml").is_file():
         check_manifest(path)
-        return CheckpointPlace(run=path.parent.parent, step=path)
+        return CheckpointPlace(run=run, step=path)
     if not (path / "config.toml").is_file():
         raise DataError(f"{path} is neither a run folder (with config.toml) nor a run's checkpoints/step_N")
     steps = [

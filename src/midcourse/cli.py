@@ -67,10 +67,23 @@ Json = Annotated[bool, typer.Option("--json", help="Standard output is JSON alon
 
 
 def _load(path: Path, overrides: list[str] | None, folder: Path | None = None) -> settings.RunConfig:
-    file = path / "config.toml" if path.is_dir() else path
-    place = folder or (path if path.is_dir() else None)
-    extra = [] if place is None else [f"output={settings.toml_value(str(place))}"]
-    return settings.load_config(file, [*(overrides or []), *extra])
+    """Return the settings of a file or a run folder. The run folder is its own output unless another is named."""
+    given = overrides or []
+    if folder is not None:
+        if any(override.partition("=")[0].strip() == "output" for override in given):
+            raise ConfigError(f"--set output and --output {folder} both name the run folder: expected one of them")
+        given = [*given, f"output={settings.toml_value(str(folder))}"]
+    if path.is_dir():
+        return settings.load_config(path / "config.toml", [f"output={settings.toml_value(str(path))}", *given])
+    return settings.load_config(path, given)
+
+
+def _load_for_checkpoint(run: Path, overrides: list[str] | None) -> settings.RunConfig:
+    """Return the settings of a checkpoint's run. The checkpoint is the policy, so no other can be named."""
+    for override in overrides or []:
+        if override.partition("=")[0].strip() == "policy.path":
+            raise ConfigError(f"--set {override}: not used, because the checkpoint's weights are taken")
+    return settings.load_config(run / "config.toml", overrides or [])
 
 
 @app.command()
@@ -117,7 +130,7 @@ def evaluate(
     from midcourse.assembly import evaluate_checkpoint, locate_checkpoint
 
     checkpoint = locate_checkpoint(run_or_checkpoint)
-    chosen = settings.load_config(checkpoint.run / "config.toml", overrides or [])
+    chosen = _load_for_checkpoint(checkpoint.run, overrides)
     with progress_bar("rollouts", None) as advance:
         result = asyncio.run(
             evaluate_checkpoint(chosen, checkpoint.model, finished=lambda done, total: advance(done, total=total))
@@ -212,7 +225,7 @@ def audit(
 
     if source.is_dir():
         checkpoint = locate_checkpoint(source)
-        chosen = with_weights(settings.load_config(checkpoint.run / "config.toml", overrides or []), checkpoint.model)
+        chosen = with_weights(_load_for_checkpoint(checkpoint.run, overrides), checkpoint.model)
     else:
         chosen = _load(source, overrides)
     with progress_bar("audit", tasks) as advance:
