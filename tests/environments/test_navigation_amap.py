@@ -13,6 +13,7 @@ from midcourse.config import load_config, resolved_toml
 from midcourse.environments.navigation import NavigationConfig, NavigationEnvironment
 from midcourse.environments.navigation.amap import AmapConfig
 from midcourse.environments.navigation.oracle import solve
+from midcourse.environments.navigation.task_file import read_tasks
 from midcourse.errors import ConfigError, DataError, EnvironmentFault
 from midcourse.types import AssistantTurn, ToolCall
 
@@ -246,6 +247,13 @@ def test_a_task_file_with_a_mistake_names_the_line(lines, expected, tmp_path):
     config = NavigationConfig(profile="full", backend="amap", tasks_file=write_tasks(tmp_path / "tasks.jsonl", *lines))
     with pytest.raises(DataError, match=expected):
         config.build()
+
+
+def test_a_byte_order_mark_and_a_line_separator_in_a_query_break_no_line(tmp_path):
+    file = tmp_path / "tasks.jsonl"
+    line = LINE | {"query": LINE["query"] + "\u2028Please."}
+    file.write_text("\ufeff" + json.dumps(line, ensure_ascii=False) + "\r\n", encoding="utf-8", newline="")
+    assert [task.query for task in read_tasks(file)] == [line["query"]]
 
 
 def test_a_missing_task_file_is_named(tmp_path):

@@ -71,7 +71,7 @@ def read_tasks(path: Path) -> list[Task]:
         DataError: the file cannot be read, holds no task, a line is no task, or two tasks have the same query.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # a query may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     tasks: dict[str, Task] = {}
