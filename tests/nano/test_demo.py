@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from midcourse.config import build_config
-from midcourse.nano.demo import DemoError, nano_settings, read_result
+from midcourse.nano.demo import DemoError, nano_settings, read_result, run_demo
 
 
 def write_lines(path: Path, lines: list[dict]) -> None:
@@ -52,3 +52,9 @@ def test_a_result_is_the_last_evaluation_and_the_sum_of_the_costs(tmp_path):
 def test_a_run_that_was_never_scored_is_told(tmp_path):
     with pytest.raises(DemoError, match="no evaluation"):
         read_result(tmp_path)
+
+
+def test_an_output_that_is_a_file_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DemoError, match=r"grpo-0\.toml cannot be written"):
+        run_demo("grpo", seed=0, updates=1, output=tmp_path / "file")

@@ -80,7 +80,7 @@ def run_demo(method: str, *, seed: int, updates: int, output: Path) -> None:
         output: folder of the runs and the report; runs that are there go on where they stopped.
 
     Raises:
-        DemoError: a run failed or did not end in time; the message names its log.
+        DemoError: `output` cannot be written; a run failed or did not end in time, and the message names its log.
     """
     console = Console(stderr=True)
     names = list(dict.fromkeys([BASELINE, method]))
@@ -103,8 +103,12 @@ def run_demo(method: str, *, seed: int, updates: int, output: Path) -> None:
 def _start(name: str, *, seed: int, updates: int, output: Path) -> Run:
     folder = output / f"{name}-{seed}"
     settings = output / f"{name}-{seed}.toml"
-    settings.parent.mkdir(parents=True, exist_ok=True)
-    settings.write_text(resolved_toml(build_config(nano_settings(name, seed=seed, updates=updates, folder=folder))))
+    text = resolved_toml(build_config(nano_settings(name, seed=seed, updates=updates, folder=folder)))
+    try:
+        settings.parent.mkdir(parents=True, exist_ok=True)
+        settings.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DemoError(f"{settings} cannot be written: {error.strerror or error}") from error
     command = [sys.executable, "-m", "midcourse", "train", str(settings), "--json"]
     if (folder / "config.toml").is_file():
         command.append("--resume")
