@@ -159,10 +159,14 @@ def compare_runs(folders: Sequence[Path | str], output: Path | str | None = None
         output: where to write report.md with its plots, and comparison.json; None writes nothing.
 
     Raises:
-        DataError: no folder is given, or one is no run.
+        DataError: no folder is given, one is no run, or one is given twice.
     """
     if not folders:
         raise DataError("a comparison needs at least one run folder")
+    places = [Path(folder).resolve() for folder in folders]
+    for folder, place in zip(folders, places, strict=True):
+        if places.count(place) > 1:
+            raise DataError(f"{folder} is given twice: its scores would count as those of two seeds")
     readers = [RunReader(folder) for folder in folders]
     labels = _labels([reader.config for reader in readers])
     runs = [_summarize(reader, label) for reader, label in zip(readers, labels, strict=True)]
