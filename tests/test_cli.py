@@ -13,6 +13,7 @@ from midcourse.cli import _load, app, main
 from midcourse.commands.console import print_json
 from midcourse.commands.show import coloured, group_lines, printable, trajectory_json
 from midcourse.config import default_config, load_config, register_all
+from midcourse.doctor import Status, examine
 from midcourse.errors import ConfigError
 from midcourse.methods.base import METHODS
 from midcourse.types import AssistantTurn, Group, Member, ReviewOutcome, ReviewRecord, TokenSource, Trajectory, Turn
@@ -242,6 +243,13 @@ def test_json_output_spells_half_a_surrogate_pair(capsys):
     out = capsys.readouterr().out
     assert json.loads(out) == {"reply": "a\ud800"}
     assert out.isascii()
+
+
+def test_the_doctor_says_that_a_folder_cannot_be_made(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    found = next(finding for finding in examine(file / "runs") if finding.name == "disk")
+    assert (found.status, found.value) == (Status.FAILED, f"{file / 'runs'} cannot be made: {file} is a file")
 
 
 def test_an_error_cannot_steer_the_terminal(capsys, tmp_path):

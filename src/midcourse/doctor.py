@@ -104,6 +104,13 @@ def _memory() -> Finding:
 
 def _disk(folder: Path) -> Finding:
     existing = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        return Finding(
+            name="disk",
+            value=f"{folder} cannot be made: {existing} is " + ("not writable" if existing.is_dir() else "a file"),
+            status=Status.FAILED,
+            advice="choose another output",
+        )
     free = shutil.disk_usage(existing).free / 2**30
     short = free < LEAST_DISK_GIB
     return Finding(

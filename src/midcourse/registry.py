@@ -34,7 +34,7 @@ class Registry(Generic[Item]):
     def __getitem__(self, name: str) -> Item:
         if name not in self._items:
             near = difflib.get_close_matches(name, self._items, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise ConfigError(f"unknown {self.kind} {name!r}{hint} Known: {', '.join(self.names())}")
         return self._items[name]
 
