@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.interventions.scripted_world import (
     BETTER,
+    INVALID,
     REFUSED,
     VALID,
     LetterChat,
@@ -192,6 +193,15 @@ def test_a_role_on_another_engine_is_asked_with_its_schema_and_the_turns_seed():
     assert [message["role"] for message in messages] == ["system", "user"]
     assert seed == make_step().key.turn_seed(0, "validator")
     assert "is_valid" in schema["properties"]
+
+
+def test_half_a_surrogate_pair_in_a_diagnosis_reaches_no_other_server():
+    validator, corrector = TextRole(INVALID.replace("too far", r"\ud800")), TextRole("{}")
+    tools = make_tools(make_engine({}), role_engines={"validator": validator, "corrector": corrector})
+    pipeline, _ = make_pipeline(tools, roles={"validator": "engine", "corrector": "engine"})
+    asyncio.run(pipeline(make_step()))
+    for message in corrector.asked[0][0]:
+        message["content"].encode()
 
 
 @pytest.mark.parametrize("roles", [{"corrector": "engine"}, {"played_by": "scripted"}])

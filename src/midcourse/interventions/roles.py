@@ -262,9 +262,9 @@ class Roles:
     async def _ask_engine(
         self, role: RoleName, instructions: str, request: str, seed: int, reply_type: type[BaseModel]
     ) -> str:
-        messages: list[Mapping[str, str]] = [{"role": "user", "content": request}]
+        messages: list[Mapping[str, str]] = [{"role": "user", "content": _sendable(request)}]
         if instructions:
-            messages.insert(0, {"role": "system", "content": instructions})
+            messages.insert(0, {"role": "system", "content": _sendable(instructions)})
         schema: Mapping[str, Any] = reply_type.model_json_schema()
         return await self._text_engines[role].complete(
             messages,
@@ -293,6 +293,11 @@ _VARIABLES = (
     "guide",
     "conceal",
 )
+
+
+def _sendable(text: str) -> str:
+    """Return `text` without half surrogate pairs: another role's reply may hold one, and no request can carry it."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _script_of(environment: Environment) -> ScriptedRoles:
