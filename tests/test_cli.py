@@ -154,6 +154,17 @@ def test_what_cannot_be_audited_is_said(arguments, expected, capsys, tmp_path):
     assert expected in err
 
 
+def test_a_run_whose_rollouts_fail_says_so(capsys, tmp_path):
+    file = tmp_path / "run.toml"
+    lines = ('method.name = "grpo"', "method.group_size = 2", "training.updates = 1", "training.tasks_per_update = 2")
+    lines += ("evaluation.at_start = false", "rollout.rollout_timeout_seconds = 1e-6")
+    file.write_text("\n".join(lines), encoding="utf-8")
+    status, out, err = run(capsys, "train", str(file), *NANO[:6], "--output", str(tmp_path / "run"), "--json")
+    assert status == 0
+    assert json.loads(out)["failed"] == {"rollouts": 4}
+    assert "warning: 4 rollouts failed" in err
+
+
 def test_a_run_folder_is_its_own_output_unless_another_is_named(tmp_path):
     (tmp_path / "config.toml").write_text("seed = 1\n", encoding="utf-8")
     assert _load(tmp_path, None).output_folder == tmp_path

@@ -36,6 +36,11 @@ from midcourse.training.policy import Policy, PolicyConfig, load_policy
 from midcourse.types import Group
 
 Advance = Callable[[int, str], None]
+FAILURE_METRICS: Mapping[str, str] = {
+    "rollouts": "rollout/errors/total",
+    "role calls": "intervention/outcome/role_failed",
+}
+"""What a run goes on without, and so must tell: kind -> metric that counts it in an update."""
 _STEP = re.compile(r"step_(\d+)")
 
 
@@ -184,7 +189,7 @@ def locate_checkpoint(path: Path) -> CheckpointPlace:
 
 
 async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dict[str, Any]:
-    """Train as the settings say, write the run folder, and return where it is and the last scores.
+    """Train as the settings say, write the run folder, and return where it is, the last scores, and what failed.
 
     Args:
         config: settings; `output_folder` is where the run is written.
@@ -200,6 +205,13 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dic
 
     folder = config.output_folder
     scores: dict[str, Any] = {}
+    failed = dict.fromkeys(FAILURE_METRICS, 0)
+
+    def note(update: int, metrics: Mapping[str, float]) -> None:
+        for name, metric in FAILURE_METRICS.items():
+            failed[name] += int(metrics.get(metric, 0))
+        advance(update, ", ".join(f"{count} failed {name}" for name, count in failed.items() if count))
+
     async with assembled(config) as parts:
         evaluation_tasks(parts)  # splits that cannot be scored must not be found out after training
         with RunWriter(folder, config.recording, resolved_config=resolved_toml(config), resume=resume) as writer:
@@ -219,7 +231,7 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dic
                     recorder=writer,
                     tasks=parts.tools.environment.tasks("train"),
                     evaluate=evaluate,
-                    progress=lambda update, metrics: advance(update, ""),
+                    progress=note,
                 ),
                 config.training,
                 seed=config.seed,
@@ -228,7 +240,12 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dic
                 evaluate_every=config.evaluation.every,
                 evaluate_at_start=config.evaluation.at_start,
             )
-    return {"output": str(folder), "updates": config.training.updates, "evaluation": scores or None}
+    return {
+        "output": str(folder),
+        "updates": config.training.updates,
+        "evaluation": scores or None,
+        "failed": {name: count for name, count in failed.items() if count},
+    }
 
 
 def evaluation_tasks(parts: Parts) -> list[Task]:

@@ -107,6 +107,8 @@ def train(
 
     with progress_bar("updates", chosen.training.updates) as advance:
         summary = asyncio.run(train_run(chosen, resume=resume, advance=advance))
+    for name, count in summary["failed"].items():
+        errors.print(f"warning: {count} {name} failed; metrics.jsonl says how many of what kind", style="yellow")
     if as_json:
         print_json(summary)
     else:
