@@ -128,6 +128,8 @@ def test_a_setting_of_another_method_is_an_error_that_says_whose_it_is():
         ("training.updates=true", "training.updates = True: expected a valid integer"),
         ("training.updates=0", "training.updates = 0: expected greater than or equal to 1"),
         ("training.learning_rate=nan", "training.learning_rate"),
+        ("training.learning_rate=1e38", "training.learning_rate = 1e+38: expected less than or equal to 1"),
+        ("engine.prefix_cache_tokens=99999999999", "engine.prefix_cache_tokens"),
         ("training.learning_rate=inf", "training.learning_rate = inf: expected a finite number"),
         ("training.weight_decay=inf", "training.weight_decay = inf: expected a finite number"),
         ("rollout.temperature=inf", "rollout.temperature = inf: expected a finite number"),
@@ -208,7 +210,12 @@ def test_a_role_left_to_an_engine_must_have_one():
     ("override", "expected"),
     [
         ("role_engines.validator=3", "role_engines.validator = 3: expected a table of settings"),
+        ('role_engines.validator.model="large"', "role_engines.validator.base_url: required, and not given"),
         ("role_engines.validator.name=[]", "role_engines.validator.name = []: expected one of openai"),
+        *(
+            (f'role_engines.validator.base_url="{url}"', f"base_url = {url!r}: expected an address as in")
+            for url in ("notaurl", "ftp://x/y", "", "http://[::1", "http://a b", "http://x:port")
+        ),
     ],
 )
 def test_a_role_engine_of_the_wrong_form_is_an_error(override, expected):

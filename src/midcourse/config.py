@@ -509,6 +509,9 @@ def _explain(error: ValidationError, given: Mapping[str, Any], prefix: str, orig
     for detail in error.errors(include_url=False):
         location = [str(part) for part in detail["loc"]]
         key = (prefix + ".".join(location)).rstrip(".")
+        if detail["type"] == "missing":
+            lines.append(f"{origin.of(key)}: required, and not given")
+            continue
         message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
         expected = message if detail["type"] == "value_error" else f"expected {message}"
         value = f" = {detail['input']!r}" if location else ""

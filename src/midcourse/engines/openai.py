@@ -6,9 +6,10 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import httpx
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from midcourse.engines.base import ENGINES
 from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
@@ -41,6 +42,18 @@ class OpenAIEngineConfig(BaseModel):
     """Most requests in flight."""
     structured_output: Literal["auto", "json_schema", "off"] = "auto"
     """Whether a schema is sent as response_format; "auto" stops doing so once the server has refused it."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_a_web_address(cls, base_url: str) -> str:
+        try:
+            parts = urlsplit(base_url)
+            is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # brackets that do not close, a port that is no number
+            is_whole = False
+        if not is_whole or any(character.isspace() for character in base_url):
+            raise ValueError('expected an address as in "http://127.0.0.1:8000/v1"')
+        return base_url
 
     def build(self) -> "OpenAIEngine":
         """Return the engine. Raises ConfigError when the key's variable is not set."""

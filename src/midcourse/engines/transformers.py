@@ -36,7 +36,7 @@ class TransformersEngineConfig(BaseModel):
 
     max_batch_rows: int = Field(default=64, ge=1)
     """Most sequences decoded or scored together."""
-    prefix_cache_tokens: int = Field(default=65_536, ge=0)
+    prefix_cache_tokens: int = Field(default=65_536, ge=0, le=1 << 32)
     """Tokens whose keys and values are kept for prompts that share a prefix; 0 keeps none."""
     context_length: int | None = Field(default=None, ge=2)
     """Most tokens of prompt and completion together; none takes the model's own limit."""

@@ -14,7 +14,7 @@ class TrainingConfig(BaseModel):
     """Rounds of rollout and training."""
     tasks_per_update: int = Field(default=8, ge=1)
     """Tasks, and so groups, of one round; at most the tasks there are."""
-    learning_rate: float = Field(default=1e-6, gt=0, allow_inf_nan=False)
+    learning_rate: float = Field(default=1e-6, gt=0, le=1, allow_inf_nan=False)
     """Peak learning rate of AdamW. RTI: 1e-6, constant."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """What follows the warm-up: the peak, or a fall to 0 at the last update."""
