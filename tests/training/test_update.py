@@ -310,11 +310,11 @@ def test_bf16_autocast_trains_float32_weights():
 
 def test_schedules_by_hand():
     def rates(**settings):
-        config = TrainingConfig(updates=6, learning_rate=8.0, **settings)
+        config = TrainingConfig(updates=6, learning_rate=0.5, **settings)
         return [learning_rate_at(taken, config) for taken in range(6)]
 
-    assert rates() == [8.0] * 6
-    assert rates(schedule="linear", warmup_updates=2) == [4.0, 8.0, 8.0, 6.0, 4.0, 2.0]
+    assert rates() == [0.5] * 6
+    assert rates(schedule="linear", warmup_updates=2) == [0.25, 0.5, 0.5, 0.375, 0.25, 0.125]
     assert rates(schedule="cosine", warmup_updates=2) == pytest.approx(
-        [4.0, 8.0, 8.0, 4 * (1 + math.sqrt(0.5)), 4.0, 4 * (1 - math.sqrt(0.5))]
+        [0.25, 0.5, 0.5, 0.25 * (1 + math.sqrt(0.5)), 0.25, 0.25 * (1 - math.sqrt(0.5))]
     )
