@@ -13,7 +13,7 @@ help:
 	@echo "make check                formatting, lint, types, tests"
 	@echo "make format               rewrite files in the project's format"
 	@echo "make types                type check"
-	@echo "make bench                run the benchmarks (hours; resumable)"
+	@echo "make bench                run the navigation benchmark of docs/log.md (about an hour; resumable)"
 
 setup: $(READY)
 

@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/navigation"))
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--updates", type=int, default=100)
+    parser.add_argument("--updates", type=int, default=24)
     parser.add_argument("--processes", type=int, default=2, help="runs side by side, one thread each")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from midcourse.environments.base import Environment, Task
 from midcourse.errors import ConfigError, MidcourseError
 from midcourse.interventions.locate import ChunkText
-from midcourse.interventions.prompts import styles
-from midcourse.interventions.roles import AUTO
+from midcourse.interventions.roles import AUTO, PromptStyle
 from midcourse.rollout.chat import ChatFormat
 from midcourse.rollout.edits import Prefix
 
@@ -174,24 +173,16 @@ class JudgeConfig(BaseModel):
     """How turns of the other model are written."""
     is_privileged: bool | None = None
     """Whether it sees the task's evidence (the paper's z); none: the policy, now or at the start, does, others not."""
-    style: str = AUTO
+    style: PromptStyle = AUTO
     """The prompts that it is given: a folder of interventions/prompts; auto takes the chat format's own."""
     domain: Literal["auto", "mathematics", "code", "general"] = "auto"
     """What the prompt for reviews looks for; auto goes by the environment's name."""
-    temperature: float = Field(default=1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Sampling temperature of verdicts and corrections; 0 takes the most likely token. Paper: 1.0."""
     max_tokens: int = Field(default=512, ge=1)
     """Most tokens of a verdict. Ours."""
     timeout_seconds: float = Field(default=120.0, gt=0)
     """Longest wait for a verdict or a correction; then the chunk is kept. Ours."""
-
-    @field_validator("style")
-    @classmethod
-    def _style_is_installed(cls, style: str) -> str:
-        known = [AUTO, *styles()]
-        if style not in known:
-            raise ValueError(f"unknown prompt style {style!r}; known: {', '.join(known)}")
-        return style
 
     @model_validator(mode="after")
     def _a_path_goes_with_another_model(self) -> Self:

@@ -7,9 +7,9 @@ the step is decided in `pipeline.py`.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from midcourse.engines.base import SamplingParams, TextEngine
 from midcourse.environments.base import Environment
@@ -83,6 +83,17 @@ class OffersScriptedRoles(Protocol):
 AUTO = "auto"
 
 
+def _installed(style: str) -> str:
+    known = [AUTO, *styles()]
+    if style not in known:
+        raise ValueError(f"unknown prompt style {style!r}; known: {', '.join(known)}")
+    return style
+
+
+PromptStyle = Annotated[str, AfterValidator(_installed)]
+"""A folder of interventions/prompts, or "auto"; anything else is refused when settings are read."""
+
+
 class RolesConfig(BaseModel):
     """Who plays the roles, and how they are asked. The papers fix none of the numbers: all are ours."""
 
@@ -96,7 +107,7 @@ class RolesConfig(BaseModel):
     """Who plays the corrector; none takes `played_by`."""
     verifier: RoleSource | None = None
     """Who plays the verifier; none takes `played_by`."""
-    style: str = AUTO
+    style: PromptStyle = AUTO
     """The prompts that the roles are given: a folder of interventions/prompts; auto takes the chat format's own."""
     temperature: float = Field(default=0.8, ge=0, allow_inf_nan=False)
     """Sampling temperature of the roles; 0 takes the most likely token."""
@@ -104,14 +115,6 @@ class RolesConfig(BaseModel):
     """Most tokens of one reply."""
     timeout_seconds: float = Field(default=120.0, gt=0)
     """Longest wait for one reply; then the draft is kept."""
-
-    @field_validator("style")
-    @classmethod
-    def _style_is_installed(cls, style: str) -> str:
-        known = [AUTO, *styles()]
-        if style not in known:
-            raise ValueError(f"unknown prompt style {style!r}; known: {', '.join(known)}")
-        return style
 
     def source(self, role: RoleName) -> RoleSource:
         """Return who plays `role`."""
