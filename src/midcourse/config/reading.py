@@ -1,64 +1,34 @@
-"""A run's settings: one TOML file plus `--set a.b=c`, strict, each section owned by its stage.
-
-`[environment]`, `[engine]` and `[method]` carry a `name` that picks the section's class from its registry; the other
-sections have one class each. A key that no section uses, or that the chosen method does not use, is an error that
-names the nearest right key: no setting is silently ignored. Nothing here needs torch.
-"""
+"""TOML and `--set a.b=c` -> checked settings. What is wrong is an error with key, value, origin and what was meant."""
 
 import difflib
-import importlib
 import json
-import pkgutil
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
-from enum import Enum
-from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
 
-import tomlkit
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
+from pydantic import BaseModel, ValidationError
 
-import midcourse.engines.transformers
-import midcourse.environments
-import midcourse.methods
-from midcourse.engines.base import ENGINES
-from midcourse.engines.openai import OpenAIEngineConfig
-from midcourse.environments.base import ENVIRONMENTS
+from midcourse.config.schema import (
+    DEFAULT_METHOD,
+    NAMED_SECTIONS,
+    TEXT_ENGINES,
+    TOP_FIELDS,
+    RunConfig,
+    known_keys,
+    nested_class,
+    register_all,
+    section_classes,
+    section_keys,
+)
 from midcourse.errors import ConfigError
-from midcourse.evaluation.evaluate import EvaluationConfig
 from midcourse.interventions.judge import JudgeConfig
 from midcourse.interventions.roles import RolesConfig
-from midcourse.methods.base import METHODS
-from midcourse.recording.writer import RecordingConfig
-from midcourse.registry import Registry
-from midcourse.rollout.limits import RolloutConfig
-from midcourse.training.config import TrainingConfig
 from midcourse.training.policy import PolicyConfig
-
-DEFAULT_METHOD = "rti"
-DEFAULT_ENVIRONMENT = "navigation"
-DEFAULT_ENGINE = "transformers"
-NAMED_SECTIONS: Mapping[str, tuple[Registry[Any], str]] = {
-    "environment": (ENVIRONMENTS, DEFAULT_ENVIRONMENT),
-    "engine": (ENGINES, DEFAULT_ENGINE),
-    "method": (METHODS, DEFAULT_METHOD),
-}
-PLAIN_SECTIONS: Mapping[str, type[BaseModel]] = {
-    "policy": PolicyConfig,
-    "rollout": RolloutConfig,
-    "training": TrainingConfig,
-    "evaluation": EvaluationConfig,
-    "recording": RecordingConfig,
-}
-TEXT_ENGINES: Mapping[str, type[BaseModel]] = {"openai": OpenAIEngineConfig}
-"""Engines that give text alone: they can play roles and cannot be the policy's."""
-ROLES = ("validator", "corrector", "verifier", "judge")
-SECTIONS = ("environment", "policy", "engine", "rollout", "method", "training", "evaluation", "recording")
 
 # Names that other trainers use for the same thing. Not accepted: the error says the name that is.
 FOREIGN_NAMES: Mapping[str, str] = {
@@ -87,40 +57,6 @@ FOREIGN_NAMES: Mapping[str, str] = {
     "model_name_or_path": "path",
     "output_dir": "output",
 }
-
-
-class RunConfig(BaseModel):
-    """Everything that decides a run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    seed: int = Field(default=0, ge=0)
-    """Seed of every draw: data order, rollouts, evaluation. Same seed and settings, same run (on a CPU bit for bit)."""
-    output: str = Field(default="", validate_default=False)
-    """Folder that the run is written to; empty takes runs/<method>-<seed>."""
-    environment: SerializeAsAny[BaseModel]
-    policy: PolicyConfig
-    engine: SerializeAsAny[BaseModel]
-    rollout: RolloutConfig
-    method: SerializeAsAny[BaseModel]
-    training: TrainingConfig
-    evaluation: EvaluationConfig
-    recording: RecordingConfig
-    role_engines: Mapping[str, OpenAIEngineConfig] = Field(default_factory=dict)
-    """Role -> server that plays it, for the roles whose source is "engine"."""
-
-    def name_of(self, section: str) -> str:
-        """Return the registered name behind "environment", "engine" or "method"."""
-        registry, _ = NAMED_SECTIONS[section]
-        return next(name for name in registry.names() if registry[name] is type(getattr(self, section)))
-
-    @property
-    def output_folder(self) -> Path:
-        """The run folder."""
-        return Path(self.output or f"runs/{self.name_of('method')}-{self.seed}")
-
-
-TOP_FIELDS = ("seed", "output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,91 +159,6 @@ def _role_engines(given: Any, method: BaseModel, origin: _Origin) -> Mapping[str
     return found
 
 
-@cache
-def register_all() -> None:
-    """Import the files that register methods, environments and engines under their names."""
-    for module in pkgutil.iter_modules(midcourse.methods.__path__):
-        importlib.import_module(f"midcourse.methods.{module.name}")
-    for module in pkgutil.iter_modules(midcourse.environments.__path__):
-        importlib.import_module(f"midcourse.environments.{module.name}")
-
-
-def section_classes(names: Mapping[str, str]) -> dict[str, type[BaseModel]]:
-    """Return section -> class, in file order, for the chosen environment, engine and method.
-
-    Raises:
-        ConfigError: a name is not registered.
-    """
-    register_all()
-    classes: dict[str, type[BaseModel]] = {}
-    for section in SECTIONS:
-        if section in NAMED_SECTIONS:
-            registry, default = NAMED_SECTIONS[section]
-            classes[section] = registry[names.get(section, default)]
-        else:
-            classes[section] = PLAIN_SECTIONS[section]
-    return classes
-
-
-def resolved_toml(config: RunConfig) -> str:
-    """Return TOML that spells every setting out; loading it gives an equal config."""
-    return _render(config, commented=False)
-
-
-def commented_toml(method: str = DEFAULT_METHOD) -> str:
-    """Return TOML with every setting at its default under a comment that says what it means."""
-    header = (
-        f"# Settings of a {method} run. Every value below is the default: a file that holds only\n"
-        f'# [method] name = "{method}" means the same. Run it with: midcourse train THIS_FILE\n\n'
-    )
-    return header + _render(default_config(method), commented=True)
-
-
-def commented_nano_toml(values: Mapping[str, Any]) -> str:
-    """Return TOML as `commented_toml` does, with `values` in place of their defaults. Raises as `load_config`."""
-    config = build_config(values)
-    header = (
-        f"# Settings of a {config.name_of('method')} run, fitted to the built-in policy as in `midcourse demo`.\n"
-        "# Run it with: midcourse train THIS_FILE\n\n"
-    )
-    return header + _render(config, commented=True)
-
-
-def reference_markdown() -> str:
-    """Return the reference of all settings, every registered method, engine and environment included."""
-    register_all()
-    lines = [
-        "# Settings",
-        "",
-        "Written by `midcourse init --reference`; do not edit. A run is one TOML file plus `--set section.key=value`.",
-        "Unknown keys, and keys that the chosen method does not use, are errors. `midcourse init` writes a commented",
-        'file to start from. A setting that may be absent is written `"none"`.',
-        "",
-    ]
-    lines += ["## Top of the file", "", *_reference_table(RunConfig, "", only=TOP_FIELDS)]
-    for section in SECTIONS:
-        if section not in NAMED_SECTIONS:
-            lines += [f"## [{section}]", "", *_reference_section(PLAIN_SECTIONS[section], section)]
-            continue
-        registry, default = NAMED_SECTIONS[section]
-        for name in _selectable(section):
-            lines += [f'## [{section}] name = "{name}"' + (" (default)" if name == default else ""), ""]
-            lines += _reference_section(registry[name], section)
-    for name, engine_class in TEXT_ENGINES.items():
-        lines += [f'## [role_engines.validator] (corrector, verifier, judge) name = "{name}"', ""]
-        lines += ["Only for roles whose source is `engine`.", "", *_reference_section(engine_class, "role_engines.*")]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _selectable(section: str) -> list[str]:
-    return [name for name in NAMED_SECTIONS[section][0].names() if section != "engine" or name not in TEXT_ENGINES]
-
-
-def first_line(documented: type) -> str:
-    """Return the first line of a class's docstring."""
-    return (documented.__doc__ or "").strip().partition("\n")[0]
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -364,35 +215,6 @@ def _chosen(values: Mapping[str, Any], section: str, origin: _Origin) -> str:
     return name
 
 
-def _fields(section_class: type[BaseModel]) -> list[str]:
-    """Return the fields that a section writes; its `name` is written by whoever chose the class."""
-    return [name for name in section_class.model_fields if name != "name"]
-
-
-def _nested(section_class: type[BaseModel], name: str) -> type[BaseModel] | None:
-    annotation = section_class.model_fields[name].annotation
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-
-
-def _keys(section_class: type[BaseModel], prefix: str) -> Iterator[str]:
-    for name in _fields(section_class):
-        nested = _nested(section_class, name)
-        if nested is None:
-            yield prefix + name
-        else:
-            yield from _keys(nested, f"{prefix}{name}.")
-
-
-def known_keys(classes: Mapping[str, type[BaseModel]]) -> list[str]:
-    """Return every key that may be set, dotted."""
-    keys = [*TOP_FIELDS, *(f"{section}.name" for section in NAMED_SECTIONS)]
-    for section, section_class in classes.items():
-        keys += _keys(section_class, section + ".")
-    for role in ROLES:
-        keys += [f"role_engines.{role}.name", *_keys(OpenAIEngineConfig, f"role_engines.{role}.")]
-    return keys
-
-
 def _given_keys(values: Mapping[str, Any], known: Sequence[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         key = prefix + name
@@ -438,7 +260,7 @@ def _reject_unknown_keys(values: Mapping[str, Any], classes: Mapping[str, type[B
             for section, (registry, _) in NAMED_SECTIONS.items()
             if key.startswith(section + ".")
             for name in registry.names()
-            if key in set(_keys(registry[name], section + "."))
+            if key in set(section_keys(registry[name], section + "."))
         ]
         shown = repr(value) if not isinstance(value, Mapping) else "a table"
         if users:
@@ -479,7 +301,7 @@ def _allows_none(section_class: type[BaseModel], name: str) -> bool:
 def _without_none_words(section_class: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for key, value in given.items():
-        nested = _nested(section_class, key)
+        nested = nested_class(section_class, key)
         if nested is not None and isinstance(value, Mapping):
             plain[key] = _without_none_words(nested, value)
         else:
@@ -517,121 +339,3 @@ def _explain(error: ValidationError, given: Mapping[str, Any], prefix: str, orig
         value = f" = {detail['input']!r}" if location else ""
         lines.append(f"{origin.of(key)}{value}: {expected}")
     return ConfigError("\n".join(lines))
-
-
-def toml_value(value: Any) -> str:
-    """Return a value as TOML writes it; None becomes the text "none"."""
-    return tomlkit.item(_plain(value)).as_string()
-
-
-def _plain(value: Any) -> Any:
-    if value is None:
-        return "none"
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    return value
-
-
-def _comment(text: str) -> list[str]:
-    words, lines = " ".join(text.split()).split(" "), [""]
-    for word in words:
-        if lines[-1] and len(lines[-1]) + len(word) > 108:
-            lines.append("")
-        lines[-1] += (" " if lines[-1] else "") + word
-    return ["# " + line for line in lines if line]
-
-
-def _bounds(section_class: type[BaseModel], name: str) -> str:
-    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-    found = [
-        f"{sign} {getattr(mark, attribute)}"
-        for mark in section_class.model_fields[name].metadata
-        for attribute, sign in signs.items()
-        if hasattr(mark, attribute)
-    ]
-    return ", ".join(found)
-
-
-def _choices(section_class: type[BaseModel], name: str) -> str:
-    annotation = section_class.model_fields[name].annotation
-    options = [option for option in get_args(annotation) if isinstance(option, str)]
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        options = [str(member.value) for member in annotation]
-    return " | ".join(options)
-
-
-def _render(config: RunConfig, *, commented: bool) -> str:
-    lines: list[str] = []
-    lines += _render_fields(config, TOP_FIELDS, commented=commented)
-    for section in SECTIONS:
-        value = getattr(config, section)
-        if lines[-1]:
-            lines.append("")
-        if commented:
-            lines += _comment(first_line(type(value)))
-        lines.append(f"[{section}]")
-        if section in NAMED_SECTIONS:
-            if commented:
-                lines.append("# " + " | ".join(_selectable(section)))
-            lines.append(f"name = {toml_value(config.name_of(section))}")
-        lines += _render_section(value, section, commented=commented)
-    for role, engine in config.role_engines.items():
-        lines += ["", f"[role_engines.{role}]", 'name = "openai"']
-        lines += _render_section(engine, f"role_engines.{role}", commented=commented)
-    if commented:
-        lines += ["", *_comment("A role that is left to an engine needs to know which, for example:")]
-        lines += ["# [role_engines.validator]", '# base_url = "http://127.0.0.1:8000/v1"', '# model = "NAME"']
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _render_section(value: BaseModel, path: str, *, commented: bool) -> list[str]:
-    fields = _fields(type(value))
-    lines = _render_fields(value, [name for name in fields if _nested(type(value), name) is None], commented=commented)
-    for name in fields:
-        if _nested(type(value), name) is not None:
-            lines += ["", f"[{path}.{name}]"]
-            lines += _render_section(getattr(value, name), f"{path}.{name}", commented=commented)
-    return lines
-
-
-def _render_fields(value: BaseModel, names: Sequence[str], *, commented: bool) -> list[str]:
-    lines = []
-    for name in names:
-        if commented:
-            lines += _comment(_meaning(type(value), name))
-        lines.append(f"{name} = {toml_value(getattr(value, name))}")
-    return lines
-
-
-def _meaning(section_class: type[BaseModel], name: str) -> str:
-    text = section_class.model_fields[name].description or ""
-    extra = [part for part in (_choices(section_class, name), _bounds(section_class, name)) if part]
-    return f"{text} ({'; '.join(extra)})" if extra else text
-
-
-def _reference_section(section_class: type[BaseModel], section: str) -> list[str]:
-    return [first_line(section_class), "", *_reference_table(section_class, section + ".")]
-
-
-def _reference_table(section_class: type[BaseModel], prefix: str, only: Sequence[str] = ()) -> list[str]:
-    rows = list(_reference_rows(section_class, prefix, only))
-    return ["| key | default | meaning |", "| --- | --- | --- |", *rows, ""] if rows else ["No settings.", ""]
-
-
-def _reference_rows(section_class: type[BaseModel], prefix: str, only: Sequence[str]) -> Iterator[str]:
-    for name in _fields(section_class):
-        spec, nested = section_class.model_fields[name], _nested(section_class, name)
-        if only and name not in only:
-            continue
-        if nested is not None:
-            yield from _reference_rows(nested, f"{prefix}{name}.", ())
-            continue
-        default = "required" if spec.is_required() else toml_value(spec.get_default(call_default_factory=True))
-        meaning = " ".join(_meaning(section_class, name).split()).replace("|", "\\|")
-        yield f"| `{prefix}{name}` | `{default}` | {meaning} |"
