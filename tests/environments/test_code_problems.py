@@ -218,6 +218,18 @@ def test_private_tests_are_unpacked_without_running_anything():
             private_tests(broken)
 
 
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    """A line separator of Unicode inside JSON text is a character like any other."""
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps(SANITIZED | {"prompt": "a\u2028b"}, ensure_ascii=False), encoding="utf-8-sig")
+    (problem,) = ProblemFile(path=str(path), format="mbpp").read()
+    assert "a\u2028b" in problem.query
+    said = [{"input": '"x\u2028y"\n3', "output": "[]", "testtype": "functional"}]
+    (problem,) = read(tmp_path, [CALLED | {"public_test_cases": json.dumps(said)}], "livecodebench")
+    assert isinstance(problem.tests, CallTests)
+    assert decode(problem.tests.data)["pairs"][0][0] == ["x\u2028y", 3]
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"public_test_cases": "[]", "private_test_cases": ""}, {"public_test_cases": CALLED["public_test_cases"]}],
@@ -258,6 +270,17 @@ def test_files_are_read_packed_or_plain_in_part_and_checked(tmp_path):
             ProblemFile(path=str(path.with_suffix(".jsonl")), format="mbpp").read()
     with pytest.raises(DataError, match="cannot be read"):
         ProblemFile(path=str(tmp_path / "absent"), format="mbpp").read()
+
+
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
+    packed = bytearray(gzip.compress(json.dumps([SANITIZED]).encode(), mtime=0))
+    packed[20] ^= 0xFF
+    (tmp_path / "all.json.gz").write_bytes(packed)
+    with pytest.raises(DataError, match=r"all\.json\.gz cannot be read"):
+        ProblemFile(path=str(tmp_path / "all.json.gz"), format="mbpp").read()
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"deep\.jsonl: is not JSON"):
+        ProblemFile(path=str(tmp_path / "deep.jsonl"), format="mbpp").read()
 
 
 PROSE = "I think so.\n```python\nx = 1\n```\nNo:\n```py\nx = 2\ny = '''\n  ```not a fence\n'''\n```\nDone."

@@ -38,6 +38,13 @@ def test_json_lines_become_problems(tmp_path):
     assert read(lines(tmp_path / "a.jsonl", *ROWS[:2], "", *ROWS[2:])) == PROBLEMS
 
 
+def test_only_a_line_feed_ends_a_line_and_a_byte_order_mark_may_begin_the_file(tmp_path):
+    row = {"problem": "a\u2028b\u0085c", "answer": "2"}
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(row, ensure_ascii=False) + "\r\n", encoding="utf-8-sig", newline="")
+    assert read(path) == [Problem(problem="a\u2028b\u0085c", answer="2")]
+
+
 def test_parquet_becomes_the_same_problems(tmp_path):
     rows = [row | {"answer": str(row["answer"])} for row in ROWS]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")

@@ -82,7 +82,7 @@ class _TextUnpickler(pickle.Unpickler):
 
 def _call_tests(tests: Sequence[Mapping[str, Any]], *, function: str, starter: str) -> CallTests:
     pairs = [
-        ([json.loads(line) for line in test["input"].splitlines() if line.strip()], json.loads(test["output"]))
+        ([json.loads(line) for line in test["input"].split("\n") if line.strip()], json.loads(test["output"]))
         for test in tests
     ]
     is_method = "class Solution" in starter

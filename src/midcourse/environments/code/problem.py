@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,8 +34,8 @@ def read_records(path: Path, *, sha256: str | None = None) -> Iterator[tuple[str
         content = path.read_bytes()
         if sha256 is not None and (found := hashlib.sha256(content).hexdigest()) != sha256.lower():
             raise DataError(f"{path} has sha256 {found}, expected {sha256}")
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     for where, record in _parsed(path, text):
         if not isinstance(record, dict):
@@ -48,9 +49,9 @@ def _parsed(path: Path, text: str) -> Iterator[tuple[str, Any]]:
         if text.lstrip().startswith("["):
             yield from ((f"{path}, entry {number}", record) for number, record in enumerate(json.loads(text)))
             return
-        for number, line in enumerate(text.splitlines(), start=1):
+        for number, line in enumerate(text.split("\n"), start=1):  # JSON text may hold other line separators
             where = f"{path}, line {number}"
             if line.strip():
                 yield where, json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: is not JSON: {error}") from error

@@ -88,7 +88,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # JSON text may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     for number, line in enumerate(lines, start=1):
