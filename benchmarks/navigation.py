@@ -22,9 +22,10 @@ from midcourse.config import build_config, resolved_toml
 from midcourse.evaluation.compare import Comparison, CurvePoint, compare_runs, sheet_scores
 from midcourse.evaluation.estimators import seed_interval
 from midcourse.evaluation.report import write_report
-from midcourse.nano.chat import CompactChatFormat
-from midcourse.nano.demo import NANO_ATTEMPTS, nano_settings, read_result
-from midcourse.nano.tokenizer import NanoTokenizer
+from midcourse.nano.demo import read_result
+from midcourse.nano.navigation.chat import CompactChatFormat
+from midcourse.nano.navigation.tokenizer import NanoTokenizer
+from midcourse.nano.settings import NANO_ATTEMPTS, merge_section, navigation_settings
 
 ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo": ("grpo", {}),
@@ -48,11 +49,9 @@ DIFFICULTIES = ("easy", "hard")
 def arm_settings(arm: str, *, seed: int, updates: int, folder: Path) -> dict[str, Any]:
     """Return the settings of one run: the demo's, scored more often and on the map of the training tasks alone."""
     method, changes = ARMS[arm]
-    settings = nano_settings(method, seed=seed, updates=updates, folder=folder)
+    settings = navigation_settings(method, seed=seed, updates=updates, folder=folder)
     settings["evaluation"] |= {"splits": ["test"], "every": EVALUATE_EVERY}
-    section = settings["method"]
-    for key, value in changes.items():
-        section[key] = {**section.get(key, {}), **value} if isinstance(value, Mapping) else value
+    merge_section(settings["method"], changes)
     return settings
 
 

@@ -30,6 +30,7 @@ from midcourse.interventions.pipeline import InterventionConfig, InterventionPip
 from midcourse.interventions.roles import Roles
 from midcourse.methods.base import METHODS, Method, MethodConfig, RolloutTools, Speaker
 from midcourse.methods.grpo import roll_out
+from midcourse.nano.package import BUILT_IN_CHAT
 from midcourse.rollout.chat import ChatFormat
 from midcourse.rollout.episode import RolloutKey, Step
 from midcourse.training.policy import Policy, PolicyConfig, load_policy
@@ -119,10 +120,10 @@ def _judge(config: RunConfig, policy: Policy) -> Speaker | None:
         return Speaker(engine=build(frozen), chat=policy.chat, shares_tokens=True)
     other = load_policy(config.policy.model_copy(update={"path": chosen.path, "chat": chosen.chat}))
     # Models of one family have one vocabulary: what one wrote need not be encoded again for the other.
-    is_compact = chosen.chat == "compact", config.policy.chat == "compact"
-    shares_tokens = all(is_compact) or (
-        not any(is_compact) and other.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
-    )
+    if other.tokenizer is None or policy.tokenizer is None:  # built-in: a chat format has one vocabulary
+        shares_tokens = chosen.chat == config.policy.chat
+    else:
+        shares_tokens = other.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
     return Speaker(engine=build(other.model), chat=other.chat, shares_tokens=shares_tokens)
 
 
@@ -148,11 +149,8 @@ def token_decoder(config: PolicyConfig) -> Callable[[Sequence[int]], str]:
     Raises:
         ConfigError: there is no tokenizer at `policy.path`.
     """
-    if config.chat == "compact":
-        from midcourse.nano.package import load_nano
-
-        _, _, chat = load_nano()
-        return chat.decode
+    if config.chat in BUILT_IN_CHAT:
+        return BUILT_IN_CHAT[config.chat].chat_format().decode
     from transformers import AutoTokenizer
 
     try:

@@ -314,9 +314,9 @@ def init(
     if reference:
         text = settings.reference_markdown()
     elif nano:
-        from midcourse.nano.demo import nano_settings
+        from midcourse.nano.settings import world_settings
 
-        values = nano_settings(method, seed=0, updates=DEMO_UPDATES, folder=Path())
+        values = world_settings(method)(method, seed=0, updates=DEMO_UPDATES, folder=Path())
         text = settings.commented_nano_toml({**values, "output": ""})
     else:
         text = settings.commented_toml(method)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from midcourse.config import build_config
-from midcourse.nano.demo import DemoError, nano_settings, read_result, run_demo
+from midcourse.nano.demo import DemoError, demo_settings, read_result, run_demo
 
 
 def write_lines(path: Path, lines: list[dict]) -> None:
@@ -16,12 +16,22 @@ def sheet(value: float) -> dict:
     return {"pass_at": {"1": estimate, "4": estimate}, "pass_hat": {"4": estimate}}
 
 
-def test_methods_are_compared_under_the_same_settings():
-    grpo, rti = (
-        build_config(nano_settings(name, seed=3, updates=10, folder=Path("out"))).model_dump(exclude={"method"})
-        for name in ("grpo", "rti")
-    )
-    assert grpo == rti
+@pytest.mark.parametrize(
+    ("method", "names"), [("rti", ["grpo", "rti"]), ("mintrl", ["grpo", "mintrl-proxy", "mintrl-const"])]
+)
+def test_methods_are_compared_under_the_same_settings(method, names):
+    settings = demo_settings(method, seed=3, updates=10, output=Path("out"))
+    assert list(settings) == names
+    configs = [build_config(values) for values in settings.values()]
+    first, *others = (config.model_dump(exclude={"method", "output"}) for config in configs)
+    assert all(other == first for other in others)
+    assert len({config.method.group_size for config in configs}) == 1
+
+
+def test_the_two_anchors_of_mintrl_are_shown():
+    settings = demo_settings("mintrl", seed=0, updates=4, output=Path("out"))
+    assert settings["mintrl-proxy"]["method"]["regression"]["anchor"] == "proxy"
+    assert settings["mintrl-const"]["method"]["regression"]["anchor"] == "const"
 
 
 def test_a_result_is_the_last_evaluation_and_the_sum_of_the_costs(tmp_path):

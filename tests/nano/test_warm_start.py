@@ -4,12 +4,14 @@ from importlib import resources
 
 import pytest
 
-from midcourse.nano.demonstrations import DemonstrationConfig
-from midcourse.nano.measure import measure
-from midcourse.nano.package import load_nano
+from midcourse.nano.navigation.chat import CompactChatFormat
+from midcourse.nano.navigation.demonstrations import DemonstrationConfig, Demonstrator
+from midcourse.nano.navigation.measure import measure
+from midcourse.nano.navigation.tokenizer import VOCABULARY, NanoTokenizer
+from midcourse.nano.package import BUILT_IN
 from midcourse.nano.warm_start import WarmStartConfig, schedule, warm_start
 
-MEASURED = json.loads((resources.files("midcourse.nano") / "weights" / "measured.json").read_text())
+MEASURED = json.loads((resources.files("midcourse.nano.navigation") / "weights" / "measured.json").read_text())
 
 
 def train_small(seed: int):
@@ -17,15 +19,16 @@ def train_small(seed: int):
     losses = []
     config = WarmStartConfig(
         seed=seed,
+        vocabulary_size=len(VOCABULARY),
         hidden_size=64,
         head_size=16,
         intermediate_size=64,
         layers=2,
         steps=100,
         batch_tokens=384,
-        demonstrations=DemonstrationConfig(atlases=4),
     )
-    model = warm_start(config, report=lambda step, loss, seconds: losses.append(loss))
+    source = Demonstrator(CompactChatFormat(NanoTokenizer()), DemonstrationConfig(atlases=4), seed=seed)
+    model = warm_start(config, source, report=lambda step, loss, seconds: losses.append(loss))
     return model, losses
 
 
@@ -44,7 +47,7 @@ def test_the_learning_rate_rises_and_falls_to_a_tenth():
 
 
 def test_the_shipped_policy_has_between_one_and_three_million_parameters():
-    model, _, _ = load_nano()
+    model = BUILT_IN["nano"].load()
     assert 1e6 <= sum(parameter.numel() for parameter in model.parameters()) <= 3e6
 
 

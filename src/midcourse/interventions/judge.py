@@ -169,7 +169,7 @@ class JudgeConfig(BaseModel):
     """The policy as it was at the start, the policy itself, another model, the server `judge`, the environment."""
     path: str | None = None
     """The other model: a folder or a hub name; for played_by model alone."""
-    chat: Literal["compact", "chatml", "template"] = "template"
+    chat: Literal["compact", "digits", "chatml", "template"] = "template"
     """How turns of the other model are written."""
     is_privileged: bool | None = None
     """Whether it sees the task's evidence (the paper's z); none: the policy, now or at the start, does, others not."""

@@ -1,4 +1,4 @@
-"""The demo: GRPO and another method train the same nano policy side by side; a table, plots, one line of JSON.
+"""The demo: GRPO and another method train the same built-in policy side by side; a table, plots, one line of JSON.
 
 Each run is a process of its own with one thread: two threads of one process lose more than they win as soon as
 anything else runs.
@@ -6,68 +6,52 @@ anything else runs.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from midcourse.assembly import token_decoder
 from midcourse.config import build_config, resolved_toml
+from midcourse.doctor import available_cores
 from midcourse.errors import MidcourseError
+from midcourse.evaluation.report import write_report
+from midcourse.nano.settings import merge_section, world_settings
 
 BASELINE = "grpo"
 DEADLINE_SECONDS = 40 * 60
-NANO_ROLES: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 64}
-NANO_ATTEMPTS = 4
-"""Intervened rollouts of a failed group; the paper has 8, which would double the cost on a laptop."""
-METHOD_SETTINGS: Mapping[str, Mapping[str, Any]] = {"rti": {"roles": NANO_ROLES, "attempts": NANO_ATTEMPTS}}
-
-
-HARD_FRACTION = 0.7
-"""Share of hard tasks: most groups begin by failing as a whole."""
+SHOWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "mintrl": {
+        "mintrl-proxy": {"regression": {"anchor": "proxy"}},
+        "mintrl-const": {"regression": {"anchor": "const"}},
+    }
+}
+"""Method -> the runs beside GRPO, and what each sets in the method's section; others are one run of their name."""
 
 
 class DemoError(MidcourseError):
     """A run of the demo ended without its result."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One process and where it writes."""
-
-    name: str
-    folder: Path
-    process: subprocess.Popen[bytes]
-
-
-def nano_settings(method: str, *, seed: int, updates: int, folder: Path) -> dict[str, Any]:
-    """Return the settings of a nano run: the same for every method but for the method's own section.
-
-    The learning rate is that of a 1 M parameter policy, not the papers' 1e-6. The hard tasks are 70 % of training,
-    so that most groups begin by failing as a whole.
-    """
-    return {
-        "seed": seed,
-        "output": str(folder),
-        "environment": {"name": "navigation", "profile": "nano", "hard_fraction": HARD_FRACTION},
-        "rollout": {"temperature": 0.8, "max_turn_tokens": 48},
-        "method": {"name": method, **METHOD_SETTINGS.get(method, {})},
-        "training": {
-            "updates": updates,
-            "tasks_per_update": 8,
-            "learning_rate": 2e-4,
-            "weight_decay": 0.0,
-            "checkpoint_every": 10,
-            "micro_batch_tokens": 4096,
-        },
-        "evaluation": {"attempts": 4, "splits": ["test", "ood"], "every": max(1, updates // 2), "max_tasks": 60},
-    }
+def demo_settings(method: str, *, seed: int, updates: int, output: Path) -> dict[str, dict[str, Any]]:
+    """Return run -> settings: GRPO and the method's runs, alike but for the method's section."""
+    world = world_settings(method)
+    runs = {BASELINE: (BASELINE, {})}
+    runs |= {name: (method, changes) for name, changes in SHOWN.get(method, {method: {}}).items()}
+    found = {}
+    for name, (chosen, changes) in runs.items():
+        found[name] = world(chosen, seed=seed, updates=updates, folder=output / f"{name}-{seed}")
+        merge_section(found[name]["method"], changes)
+    return found
 
 
 def run_demo(method: str, *, seed: int, updates: int, output: Path) -> None:
@@ -83,45 +67,50 @@ def run_demo(method: str, *, seed: int, updates: int, output: Path) -> None:
         DemoError: `output` cannot be written; a run failed or did not end in time, and the message names its log.
     """
     console = Console(stderr=True)
-    names = list(dict.fromkeys([BASELINE, method]))
     started = time.monotonic()
-    runs = [_start(name, seed=seed, updates=updates, output=output) for name in names]
-    try:
-        _watch(runs, updates, console)
-    finally:
-        for run in runs:
-            if run.process.poll() is None:
-                run.process.kill()
-            run.process.wait()
-    results = {run.name: read_result(run.folder) for run in runs}
+    chosen = demo_settings(method, seed=seed, updates=updates, output=output)
+    folders = {name: output / f"{name}-{seed}" for name in chosen}
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    with _ended_by_sigterm():
+        try:
+            _run_all(chosen, folders, running, updates, console)
+        finally:
+            for process in running.values():
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+    results = {name: read_result(folder) for name, folder in folders.items()}
     console.print(_table(results))
-    report = _report([run.folder for run in runs], output)
+    decode = token_decoder(build_config(chosen[BASELINE]).policy)
+    report = write_report(list(folders.values()), output, decode=decode)
     console.print(f"{time.monotonic() - started:.0f} seconds. Report with plots: {report}", markup=False)
     print(json.dumps({"seed": seed, "methods": results}))
 
 
-def _start(name: str, *, seed: int, updates: int, output: Path) -> Run:
-    folder = output / f"{name}-{seed}"
-    settings = output / f"{name}-{seed}.toml"
-    text = resolved_toml(build_config(nano_settings(name, seed=seed, updates=updates, folder=folder)))
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let a termination signal end the block by SystemExit, so that the runs are ended too."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
     try:
-        settings.parent.mkdir(parents=True, exist_ok=True)
-        settings.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DemoError(f"{settings} cannot be written: {error.strerror or error}") from error
-    command = [sys.executable, "-m", "midcourse", "train", str(settings), "--json"]
-    if (folder / "config.toml").is_file():
-        command.append("--resume")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with (output / f"{name}-{seed}.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-    return Run(name, folder, process)
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def _watch(runs: Sequence[Run], updates: int, console: Console) -> None:
-    """Show how far the runs are until all have ended."""
+def _run_all(
+    chosen: Mapping[str, Mapping[str, Any]],
+    folders: Mapping[str, Path],
+    running: dict[str, subprocess.Popen[bytes]],
+    updates: int,
+    console: Console,
+) -> None:
+    """Run all of `chosen`, as many at a time as there are cores, and show how far they are. Fills `running`."""
     columns = (
-        TextColumn("{task.description:>8}"),
+        TextColumn("{task.description:>12}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -130,19 +119,38 @@ def _watch(runs: Sequence[Run], updates: int, console: Console) -> None:
     )
     deadline = time.monotonic() + DEADLINE_SECONDS
     with Progress(*columns, console=console) as progress:
-        bars = {run.name: progress.add_task(run.name, total=updates, note="") for run in runs}
-        while True:
-            for run in runs:
-                lines = _lines(run.folder / "metrics.jsonl")
+        bars = {name: progress.add_task(name, total=updates, note="waiting", start=False) for name in chosen}
+        while len(running) < len(chosen) or any(process.poll() is None for process in running.values()):
+            for name in chosen:
+                num_active = sum(process.poll() is None for process in running.values())
+                if name not in running and num_active < available_cores():
+                    running[name] = _start(chosen[name], folders[name])
+                    progress.start_task(bars[name])
+            for name, process in running.items():
+                lines = _lines(folders[name] / "metrics.jsonl")
                 note = f"rollout success {lines[-1].get('reward/mean', float('nan')):.2f}" if lines else "starting"
-                progress.update(bars[run.name], completed=len(lines), note=note)
-                if run.process.poll() not in (None, 0):
-                    raise DemoError(f"the {run.name} run failed; its log: {run.folder}.log")
-            if all(run.process.poll() == 0 for run in runs):
-                return
+                progress.update(bars[name], completed=len(lines), note=note)
+                if process.poll() not in (None, 0):
+                    raise DemoError(f"the {name} run failed; its log: {folders[name]}.log")
             if time.monotonic() > deadline:
                 raise DemoError(f"the runs took over {DEADLINE_SECONDS} seconds; run the demo again to go on")
             time.sleep(0.5)
+
+
+def _start(settings: Mapping[str, Any], folder: Path) -> subprocess.Popen[bytes]:
+    file = Path(f"{folder}.toml")
+    text = resolved_toml(build_config(settings))
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DemoError(f"{file} cannot be written: {error.strerror or error}") from error
+    command = [sys.executable, "-m", "midcourse", "train", str(file), "--json"]
+    if (folder / "config.toml").is_file():
+        command.append("--resume")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with Path(f"{folder}.log").open("wb") as log:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -198,11 +206,3 @@ def _table(results: Mapping[str, Mapping[str, Any]]) -> Table:
         shown = ["-" if score is None else f"{100 * score:.1f} %" for score in scores]
         table.add_row(name, *shown, str(result["rollouts"]), str(result["tokens"]), str(result["seconds"]))
     return table
-
-
-def _report(folders: Sequence[Path], output: Path) -> Path:
-    from midcourse.evaluation.report import write_report
-    from midcourse.nano.chat import CompactChatFormat
-    from midcourse.nano.tokenizer import NanoTokenizer
-
-    return write_report(folders, output, decode=CompactChatFormat(NanoTokenizer()).decode)

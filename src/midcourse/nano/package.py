@@ -1,28 +1,110 @@
-"""The nano policy as it ships: weights from the package, tokenizer and turns from code."""
+"""The built-in policies as they ship: weights from the package, vocabulary and turns from code."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from midcourse.errors import ConfigError
-from midcourse.nano.chat import CompactChatFormat
-from midcourse.nano.tokenizer import NanoTokenizer
+from midcourse.rollout.chat import ChatFormat
+
+if TYPE_CHECKING:
+    from midcourse.nano.documents import DocumentSource
 
 
-def load_nano() -> tuple[Any, NanoTokenizer, CompactChatFormat]:
-    """Return (model, tokenizer, chat format).
+class BuiltIn(ABC):
+    """A policy of the package: `path` and `chat` are its names in the settings."""
 
-    Raises:
-        ConfigError: the package was installed without its weights.
-    """
-    from transformers import Qwen3ForCausalLM
+    path: str
+    chat: str
+    package: str  # holds weights/
+    training: Mapping[str, Any]  # what its warm start sets otherwise than by default
 
-    weights = resources.files("midcourse.nano") / "weights"
-    if not (weights / "model.safetensors").is_file():
-        raise ConfigError(
-            "the nano policy's weights are missing from this installation; "
-            "build them with: python -m midcourse.nano.warm_start --output src/midcourse/nano/weights"
-        )
-    tokenizer = NanoTokenizer()
-    with resources.as_file(weights) as folder:
-        model = Qwen3ForCausalLM.from_pretrained(folder)
-    return model, tokenizer, CompactChatFormat(tokenizer)
+    @property
+    @abstractmethod
+    def vocabulary(self) -> Sequence[str]:
+        """Its tokens; the first is padding."""
+
+    @abstractmethod
+    def chat_format(self) -> ChatFormat:
+        """Return how it writes turns."""
+
+    @abstractmethod
+    def demonstrations(self, seed: int) -> "DocumentSource":
+        """Return what its warm start learnt from."""
+
+    def load(self) -> Any:
+        """Return the model. Raises ConfigError: the package was installed without its weights."""
+        from transformers import Qwen3ForCausalLM
+
+        weights = resources.files(self.package) / "weights"
+        if not (weights / "model.safetensors").is_file():
+            folder = f"src/{self.package.replace('.', '/')}/weights"
+            raise ConfigError(
+                f"the weights of {self.path!r} are missing from this installation; "
+                f"build them with: python -m midcourse.nano.warm_start {self.path} --output {folder}"
+            )
+        with resources.as_file(weights) as folder:
+            return Qwen3ForCausalLM.from_pretrained(folder)
+
+
+class NavigationPolicy(BuiltIn):
+    """For Navigation's nano profile."""
+
+    path, chat, package = "nano", "compact", "midcourse.nano.navigation"
+    training: Mapping[str, Any] = {}
+
+    @property
+    def vocabulary(self) -> Sequence[str]:
+        """Its tokens; the first is padding."""
+        from midcourse.nano.navigation.tokenizer import VOCABULARY
+
+        return VOCABULARY
+
+    def chat_format(self) -> ChatFormat:
+        """Return how it writes turns."""
+        from midcourse.nano.navigation.chat import CompactChatFormat
+        from midcourse.nano.navigation.tokenizer import NanoTokenizer
+
+        return CompactChatFormat(NanoTokenizer())
+
+    def demonstrations(self, seed: int) -> "DocumentSource":
+        """Return what its warm start learnt from."""
+        from midcourse.nano.navigation.chat import CompactChatFormat
+        from midcourse.nano.navigation.demonstrations import DemonstrationConfig, Demonstrator
+        from midcourse.nano.navigation.tokenizer import NanoTokenizer
+
+        return Demonstrator(CompactChatFormat(NanoTokenizer()), DemonstrationConfig(), seed=seed)
+
+
+class ArithmeticPolicy(BuiltIn):
+    """For arithmetic with worked steps."""
+
+    path, chat, package = "nano-arithmetic", "digits", "midcourse.nano.arithmetic"
+    training: Mapping[str, Any] = {"context": 1024}
+
+    @property
+    def vocabulary(self) -> Sequence[str]:
+        """Its tokens; the first is padding."""
+        from midcourse.nano.arithmetic.chat import VOCABULARY
+
+        return VOCABULARY
+
+    def chat_format(self) -> ChatFormat:
+        """Return how it writes turns."""
+        from midcourse.nano.arithmetic.chat import ArithmeticChatFormat
+
+        return ArithmeticChatFormat()
+
+    def demonstrations(self, seed: int) -> "DocumentSource":
+        """Return what its warm start learnt from."""
+        from midcourse.nano.arithmetic.chat import ArithmeticChatFormat
+        from midcourse.nano.arithmetic.demonstrations import DemonstrationConfig, Demonstrator
+
+        return Demonstrator(ArithmeticChatFormat(), DemonstrationConfig(), seed=seed)
+
+
+BUILT_IN: Mapping[str, BuiltIn] = {policy.path: policy for policy in (NavigationPolicy(), ArithmeticPolicy())}
+"""policy.path -> policy."""
+BUILT_IN_CHAT: Mapping[str, BuiltIn] = {policy.chat: policy for policy in BUILT_IN.values()}
+"""policy.chat -> policy."""

@@ -1,4 +1,4 @@
-"""A closed vocabulary of whole words, coordinates and pieces of JSON: text = tokens joined by a fixed rule."""
+"""A closed vocabulary: text is cut into the longest tokens that it holds, and tokens are joined to text by a rule."""
 
 import re
 from collections.abc import Sequence
@@ -8,78 +8,17 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 from tokenizers.pre_tokenizers import Split
 
-from midcourse.environments.navigation.guide import ERROR_TYPES
-from midcourse.environments.navigation.vocabulary import NANO_NAMES, NANO_NUMBERS, NANO_REGIONS, NANO_WORDS
-
 PAD, UNKNOWN = "<pad>", "<unk>"
-USER, ASSISTANT, TOOL, END = "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>"
-THINK, THINK_END = "<think>", "</think>"
-DRAFT, EVIDENCE, FEEDBACK, CORRECTED = "<|draft|>", "<|evidence|>", "<|feedback|>", "<|corrected|>"
-REVEAL = "<|reveal|>"
-ROLES = {role: f"<|{role}|>" for role in ("validator", "corrector", "verifier")}
-CHECK = "check"
-"""A query that begins with this word asks for what the policy can do and does not do by habit: searching again."""
-
-SPECIALS = (
-    *(PAD, UNKNOWN, USER, ASSISTANT, TOOL, END, THINK, THINK_END, DRAFT, EVIDENCE, FEEDBACK, CORRECTED, REVEAL),
-    *ROLES.values(),
-)
-SIGNS = (";", "@", ">", "=", "~", "?")
-JSON_PIECES = (
-    '{"diagnosis":"',
-    '","is_valid":',
-    "true",
-    "false",
-    ',"error_types":[',
-    '],"suggest_next":"',
-    '"}',
-    '{"reasoning":"',
-    '","tool_calls":[',
-    '{"name":"poi_search","arguments":{"address":"',
-    '{"name":"direction","arguments":{"origin":"',
-    '","region":"',
-    '","waypoints":["',
-    '"],"destination":"',
-    '","destination":"',
-    '","',
-    '"}}',
-    ",",
-    '],"content":""}',
-    '","ok":',
-    ',"reasons":[',
-    "]}",
-    '"',
-    "leak",
-    "wrong_arguments",
-    "unreasonable",
-)
-LONGITUDES = tuple(f"{number}," for number in NANO_NUMBERS)
-
-VOCABULARY = tuple(
-    dict.fromkeys(
-        (
-            *SPECIALS,
-            *NANO_WORDS,
-            CHECK,
-            *NANO_NAMES,
-            *NANO_REGIONS,
-            *LONGITUDES,
-            *NANO_NUMBERS,
-            *SIGNS,
-            *ERROR_TYPES,
-            *JSON_PIECES,
-        )
-    )
-)
 
 
-class NanoTokenizer:
-    """Words <-> ids. Between two tokens that touch with letters or digits stands a space, elsewhere none."""
+class ClosedTokenizer:
+    """Text <-> ids of a vocabulary that holds PAD and UNKNOWN. White space is dropped, also around tokens."""
 
-    def __init__(self) -> None:
-        self.ids = {token: index for index, token in enumerate(VOCABULARY)}
+    def __init__(self, vocabulary: Sequence[str]) -> None:
+        self.vocabulary = tuple(vocabulary)
+        self.ids = {token: index for index, token in enumerate(self.vocabulary)}
         self._tokenizer = Tokenizer(WordLevel(self.ids, unk_token=UNKNOWN))
-        longest_first = "|".join(re.escape(token) for token in sorted(VOCABULARY, key=len, reverse=True))
+        longest_first = "|".join(re.escape(token) for token in sorted(self.vocabulary, key=len, reverse=True))
         self._tokenizer.pre_tokenizer = PreTokenizers(
             [Split(Regex(longest_first), "isolated"), Split(Regex(r"\s+"), "removed")]
         )
@@ -89,10 +28,5 @@ class NanoTokenizer:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text. `encode(decode(ids)) == ids` for every sequence without two JSON pieces that would merge."""
-        text = ""
-        for token_id in token_ids:
-            token = VOCABULARY[token_id]
-            spaced = text[-1:].isalnum() and token[0].isalnum()
-            text += f" {token}" if spaced else token
-        return text
+        """Return the text of tokens. `encode(decode(ids)) == ids` where no two neighbours spell a longer token."""
+        return "".join(self.vocabulary[token_id] for token_id in token_ids)

@@ -1,6 +1,6 @@
 """Turns <-> tokens. History is never rendered again: each turn appends only its own new tokens.
 
-Formats: ChatMLFormat (chatml.py), TemplateFormat (template.py), and the built-in policy's in nano/chat.py.
+Formats: ChatMLFormat (chatml.py), TemplateFormat (template.py), and the built-in policy's in nano/navigation/chat.py.
 """
 
 from collections.abc import Sequence

@@ -134,8 +134,7 @@ def has_checkpoints(folder: Path) -> bool:
 
 def _write_parts(partial: Path, policy: Policy, updater: Updater, state: TrainingState) -> None:
     policy.model.save_pretrained(partial / "model")
-    if policy.tokenizer is not None and policy.config.chat != "compact":
-        # The compact chat's tokens come with the package.
+    if policy.tokenizer is not None:
         policy.tokenizer.save_pretrained(partial / "model")
     save_file(_state_tensors(policy, updater), partial / "optimizer.safetensors")
     scalars = {"state": asdict(state), "counters": asdict(updater.counters)}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from midcourse.errors import ConfigError
+from midcourse.nano.package import BUILT_IN, BUILT_IN_CHAT
 from midcourse.rollout.chat import ChatFormat
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NANO = "nano"
-EXPECTED_PATH = 'a folder with config.json and model.safetensors, a hub name such as "Qwen/Qwen3-0.6B", or "nano"'
+ChatName = Literal["compact", "digits", "chatml", "template"]
+EXPECTED_PATH = (
+    'a folder with config.json and model.safetensors, a hub name such as "Qwen/Qwen3-0.6B", "nano" or "nano-arithmetic"'
+)
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -30,9 +34,9 @@ class PolicyConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     path: str = NANO
-    """`nano` for the model that ships with midcourse, else a folder or a hub name that transformers can load."""
-    chat: Literal["compact", "chatml", "template"] = "compact"
-    """How turns are written: the nano policy's own form, ChatML with Hermes tool calls, or the tokenizer's template."""
+    """`nano` or `nano-arithmetic`: models that ship; else a folder or a hub name that transformers can load."""
+    chat: ChatName = "compact"
+    """How turns are written: nano's form, nano-arithmetic's, ChatML with Hermes tool calls, the model's template."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the weights live; auto takes a GPU if there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -99,7 +103,7 @@ def check_path(path: str) -> None:
     Raises:
         ConfigError: it is a file, a folder without a model, or names no folder and cannot be a hub name either.
     """
-    if path == NANO:
+    if path in BUILT_IN:
         return
     folder = Path(path)
     if folder.is_dir():
@@ -119,14 +123,13 @@ def check_path(path: str) -> None:
 
 
 def _load_parts(config: PolicyConfig, dtype: "torch.dtype") -> tuple[Any, Any, ChatFormat]:
-    if config.chat == "compact":
-        from midcourse.nano.package import load_nano
-
-        model, tokenizer, chat = load_nano()
-        # A trained nano policy is a folder of weights; tokens and turns are those of the package.
-        return (model if config.path == NANO else load_model(config.path, dtype)), tokenizer, chat
-    if config.path == NANO:
-        raise ConfigError(f'policy.path "nano" speaks chat "compact" only: got {config.chat!r}')
+    speaker, shipped = BUILT_IN_CHAT.get(config.chat), BUILT_IN.get(config.path)
+    if shipped is not None and shipped is not speaker:
+        raise ConfigError(f'policy.path "{shipped.path}" speaks chat "{shipped.chat}" only: got {config.chat!r}')
+    if speaker is not None:
+        # A trained one is a folder of weights; tokens and turns are those of the package.
+        model = speaker.load() if shipped is not None else load_model(config.path, dtype)
+        return model, None, speaker.chat_format()
     from transformers import AutoTokenizer
 
     from midcourse.rollout.chat import ChatMLFormat, TemplateFormat

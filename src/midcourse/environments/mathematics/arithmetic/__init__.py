@@ -8,7 +8,9 @@ from midcourse.environments.mathematics.arithmetic.environment import (
 from midcourse.environments.mathematics.arithmetic.problems import Chain, Operation, draw_chain, read_chain
 from midcourse.environments.mathematics.arithmetic.steps import (
     ARITHMETIC_VOCABULARY,
+    ColumnRule,
     Slip,
+    column_result,
     continuation,
     expected_character,
     reference_solution,
@@ -20,8 +22,10 @@ __all__ = [
     "ArithmeticConfig",
     "ArithmeticEnvironment",
     "Chain",
+    "ColumnRule",
     "Operation",
     "Slip",
+    "column_result",
     "continuation",
     "draw_chain",
     "expected_character",

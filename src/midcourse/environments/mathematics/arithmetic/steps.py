@@ -20,13 +20,15 @@ reference solution, the next right character behind anything written, and the sl
 rules. The vocabulary is ARITHMETIC_VOCABULARY, each token one character, so that a character's place is its token's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 from midcourse.environments.mathematics.arithmetic.problems import Chain, Symbol
 
+ColumnRule = Callable[[Symbol, int, int, int], tuple[int, int]]
+"""(symbol, value digit, operand digit, carry in) -> (the result's digit, carry out), all in 0..9."""
 ARITHMETIC_VOCABULARY = (*"0123456789", "+", "-", "*", ":", ",", "=", ";", "#")
 """Every token of queries and responses; a chat format adds its own marks."""
 
@@ -75,12 +77,28 @@ def expected_character(chain: Chain, text: str) -> str:
     return _character(chain, slots[len(text)], text, len(text)) if len(text) < len(slots) else ""
 
 
-def continuation(chain: Chain, text: str) -> str:
-    """Return the rest of the response as it follows from `text`; "" where nothing is left to write."""
+def continuation(chain: Chain, text: str, *, column_rule: ColumnRule | None = None) -> str:
+    """Return the rest of the response as it follows from `text`; "" where nothing is left to write.
+
+    Args:
+        chain: the problem.
+        text: the response so far.
+        column_rule: how columns are worked out, asked once a column; None: rightly. Later characters follow from what
+            it says.
+    """
     slots = _slots(chain)
     written = list(text)
+    answered: tuple[int, int] | None = None  # by the rule, for the column that is being written
     for position in range(len(text), len(slots)):
-        written.append(_character(chain, slots[position], written, position))
+        slot = slots[position]
+        if slot.rule == "digit" and column_rule is not None:
+            value, operand, carry = (int(written[source]) for source in slot.sources)
+            answered = column_rule(slot.symbol, value, operand, carry)
+            written.append(str(answered[0]))
+        elif slot.rule == "carry" and answered is not None:
+            written.append(str(answered[1]))
+        else:
+            written.append(_character(chain, slot, written, position))
     return "".join(written[len(text) :])
 
 

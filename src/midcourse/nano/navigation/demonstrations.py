@@ -22,8 +22,9 @@ from midcourse.environments.navigation.oracle import PastTurn, next_turn, query_
 from midcourse.environments.navigation.rendering import read_places
 from midcourse.environments.navigation.vocabulary import NANO_REGIONS
 from midcourse.interventions.prompts import render_prompt
-from midcourse.nano.chat import CompactChatFormat, write_call
-from midcourse.nano.tokenizer import CHECK
+from midcourse.nano.documents import Document
+from midcourse.nano.navigation.chat import CompactChatFormat, write_call
+from midcourse.nano.navigation.tokenizer import CHECK
 from midcourse.types import AssistantTurn, ToolCall
 
 
@@ -50,14 +51,6 @@ class DemonstrationConfig(BaseModel):
     """Share of the uncued hard episodes that show the skill: how likely the policy is to find it unaided."""
     atlases: int = Field(default=400, ge=1)
     """Maps that documents are drawn from; none of them is the map of a benchmark split."""
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """Tokens, and which of them are learnt."""
-
-    token_ids: Sequence[int]  # [T]
-    learnt: Sequence[bool]  # [T]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a nano policy can do: `python -m midcourse.nano.measure [FOLDER]` prints one JSON object.
+"""What a nano policy can do: `python -m midcourse.nano.navigation.measure [FOLDER]` prints one JSON object.
 
 Success by difficulty on tasks of Navigation (no intervention), how often each role says what the scripted expert
 says, and how likely the policy finds the missing second search (perplexity of the expert's step).
@@ -15,9 +15,9 @@ from midcourse.config import build_config
 from midcourse.engines.base import Engine, SamplingParams
 from midcourse.interventions.gate import min_token_logprob, perplexity
 from midcourse.interventions.reading import CorrectorReply, ValidatorReply, VerifierReply, read_reply
-from midcourse.nano.chat import CompactChatFormat
-from midcourse.nano.demo import nano_settings
-from midcourse.nano.demonstrations import DemonstrationConfig, Demonstrator
+from midcourse.nano.navigation.chat import CompactChatFormat
+from midcourse.nano.navigation.demonstrations import DemonstrationConfig, Demonstrator
+from midcourse.nano.settings import navigation_settings
 
 REPLIES = {"validator": ValidatorReply, "corrector": CorrectorReply, "verifier": VerifierReply}
 SHARES = ("easy", "hard", "cued", "remark", *REPLIES)
@@ -82,7 +82,7 @@ def share(outcomes: Any) -> float:
 
 async def measure(path: str, *, tasks: int = 150, role_documents: int = 100) -> dict[str, Any]:
     """Return what the module's docstring lists, for the policy at `path` ("nano" for the one that ships)."""
-    settings = nano_settings("grpo", seed=0, updates=1, folder=Path("unused"))
+    settings = navigation_settings("grpo", seed=0, updates=1, folder=Path("unused"))
     settings["policy"] = {"path": path}
     settings["evaluation"]["max_tasks"] = tasks
     async with assembled(build_config(settings)) as parts:

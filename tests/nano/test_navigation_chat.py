@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midcourse.environments.navigation.vocabulary import NANO_NAMES, NANO_NUMBERS, NANO_REGIONS
-from midcourse.nano.chat import CompactChatFormat
-from midcourse.nano.tokenizer import VOCABULARY, NanoTokenizer
+from midcourse.nano.navigation.chat import CompactChatFormat
+from midcourse.nano.navigation.tokenizer import VOCABULARY, NanoTokenizer
 from midcourse.types import AssistantTurn, ToolCall, ToolResult
 
 TOKENIZER = NanoTokenizer()

@@ -5,9 +5,9 @@ import pytest
 from midcourse.environments.base import Evidence, Task
 from midcourse.environments.navigation.oracle import PastTurn
 from midcourse.interventions.reading import CorrectorReply, ValidatorReply, VerifierReply, read_reply
-from midcourse.nano.chat import CompactChatFormat
-from midcourse.nano.demonstrations import DemonstrationConfig, Demonstrator, direction_call, scan
-from midcourse.nano.tokenizer import NanoTokenizer
+from midcourse.nano.navigation.chat import CompactChatFormat
+from midcourse.nano.navigation.demonstrations import DemonstrationConfig, Demonstrator, direction_call, scan
+from midcourse.nano.navigation.tokenizer import NanoTokenizer
 from midcourse.types import AssistantTurn, ToolCall, ToolResult
 
 CHAT = CompactChatFormat(NanoTokenizer())

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midcourse.environments.base import Tool
-from midcourse.nano.tokenizer import ASSISTANT, END, ROLES, THINK, THINK_END, TOOL, USER, NanoTokenizer
+from midcourse.nano.navigation.tokenizer import ASSISTANT, END, ROLES, THINK, THINK_END, TOOL, USER, NanoTokenizer
 from midcourse.types import AssistantTurn, ToolCall, ToolResult
 
 SIGNATURES: Mapping[str, tuple[tuple[str, str], ...]] = {
