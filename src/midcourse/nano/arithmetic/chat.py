@@ -1,0 +1,69 @@
+"""Turns of the arithmetic policy: `<|user|>047+138*7<|end|><|assistant|>047+138:...;#295<|end|>`, a token a character.
+
+A turn is its content. System prompt and instructions are not rendered: they are what the warm start taught.
+"""
+
+from collections.abc import Sequence
+
+from midcourse.environments.base import Tool
+from midcourse.environments.mathematics.arithmetic import ARITHMETIC_VOCABULARY
+from midcourse.nano.tokenizer import PAD, UNKNOWN, ClosedTokenizer
+from midcourse.types import AssistantTurn, ToolResult
+
+USER, ASSISTANT, END = "<|user|>", "<|assistant|>", "<|end|>"
+EVIDENCE, DRAFT, CHUNK, JUDGE = "<|evidence|>", "<|draft|>", "<|chunk|>", "<|judge|>"
+KEEP = '{"verdict":"keep"}'
+REVISE = '{"verdict":"revise","quote":"'
+CLOSE = '"}'
+EVIDENCE_PIECES = ("Reference", "answer:", "solution:")
+
+VOCABULARY = (
+    *(PAD, UNKNOWN, USER, ASSISTANT, END, EVIDENCE, DRAFT, CHUNK, JUDGE),
+    *ARITHMETIC_VOCABULARY,
+    *(KEEP, REVISE, CLOSE),
+    *EVIDENCE_PIECES,
+)
+
+
+class ArithmeticChatFormat:
+    """Turns <-> tokens of the arithmetic policy. The judge of chunks is the only role that it can be asked to play."""
+
+    prompt_style = "nano"
+
+    def __init__(self) -> None:
+        self.tokenizer = ClosedTokenizer(VOCABULARY)
+        self._end = self.tokenizer.ids[END]
+        self._generation_prompt = [self.tokenizer.ids[ASSISTANT]]
+        self.stop_ids = (self._end,)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokenise text; white space is dropped."""
+        return self.tokenizer.encode(text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, special tokens spelled out."""
+        return self.tokenizer.decode(token_ids)
+
+    def open(self, *, system_prompt: str, tools: Sequence[Tool], query: str) -> list[int]:
+        """Return the tokens of a conversation's start, generation prompt included."""
+        return self.encode(f"{USER}{query}{END}{ASSISTANT}")
+
+    def parse(self, turn_ids: Sequence[int]) -> AssistantTurn:
+        """Read a turn: all of it is content."""
+        return AssistantTurn(content=self.decode(turn_ids).removesuffix(END))
+
+    def render(self, turn: AssistantTurn) -> list[int]:
+        """Return the tokens of a turn as the policy would write it, stop token included."""
+        return [*self.encode(turn.content), self._end]
+
+    def observe(self, results: Sequence[ToolResult]) -> list[int]:
+        """Return the generation prompt: there are no tools, and the policy was never shown an answer of one."""
+        return list(self._generation_prompt)
+
+    def with_message(self, history_ids: Sequence[int], text: str) -> list[int]:
+        """Return `history_ids` (ending in the generation prompt) with one user message put before it."""
+        return [*history_ids[:-1], *self.encode(f"{USER}{text}{END}{ASSISTANT}")]
+
+    def role_prompt(self, *, role: str, instructions: str, request: str) -> list[int]:
+        """Return the request, then the role's own generation prompt; roles that were not taught are unknown tokens."""
+        return self.encode(f"{request}<|{role}|>")

@@ -1,0 +1,132 @@
+"""What the warm start teaches: worked steps with a habit, how to go on with the solution at hand, and how to judge.
+
+The habit is a slip that pupils make: in columns multiplied by 6 to 9, what was carried in is often forgotten. Adding it
+is in the model's skills (multipliers up to 5 are always worked out right), and not in its habits.
+"""
+
+import json
+import random
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from midcourse.environments.base import Task
+from midcourse.environments.mathematics.arithmetic import (
+    ArithmeticConfig,
+    Chain,
+    column_result,
+    continuation,
+    draw_chain,
+    make_task,
+    slips,
+)
+from midcourse.environments.mathematics.arithmetic.problems import HARD_MULTIPLIERS, Difficulty, Symbol
+from midcourse.interventions.prompts import render_prompt
+from midcourse.nano.arithmetic.chat import ArithmeticChatFormat
+from midcourse.nano.documents import Document
+
+SHORTEST_QUOTE = 6
+"""Characters; a quote is longer where a shorter one would be found earlier in the chunk."""
+
+
+class DemonstrationConfig(BaseModel):
+    """Shares of the kinds of document; they are normalised."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    easy: float = 0.3
+    """Solutions of easy chains."""
+    hard: float = 0.3
+    """Solutions of hard chains, with the habit."""
+    privileged: float = 0.15
+    """Solutions of either with the reference solution in the prompt, without slips."""
+    judge: float = 0.25
+    """Verdicts on chunks, with the reference solution in the prompt."""
+    slip: float = Field(default=0.8, ge=0, le=1)
+    """How often what was carried in is forgotten, of the columns that multiply by 6 to 9 and have a carry."""
+    chunk_tokens: tuple[int, int] = (16, 64)
+    """Fewest and most tokens of a chunk under review."""
+
+
+class Demonstrator:
+    """Draws documents. One generator in, so the same seed gives the same documents."""
+
+    def __init__(self, chat: ArithmeticChatFormat, config: DemonstrationConfig, *, seed: int) -> None:
+        self._chat = chat
+        self._config = config
+        self._random = random.Random(f"arithmetic demonstrations/{seed}")
+        shares = {name: getattr(config, name) for name in ("easy", "hard", "privileged", "judge")}
+        self._kinds, self._weights = list(shares), list(shares.values())
+        self._problems = ArithmeticConfig()
+
+    def draw(self) -> Document:
+        """Return one document."""
+        kind = self._random.choices(self._kinds, self._weights)[0]
+        if kind in ("easy", "hard"):
+            chain = self._chain(kind)
+            return self._solution(chain.query, self.response(chain))
+        chain = self._chain(self._random.choice(("easy", "hard")))
+        task = make_task(chain, split="train", difficulty="hard")
+        if kind == "judge":
+            return self._verdict(chain, task)
+        query = render_prompt("nano", "privileged", {"query": task.query, "evidence_text": task.evidence.text}).request
+        return self._solution(query, continuation(chain, ""))
+
+    def response(self, chain: Chain) -> str:
+        """Return a response with the habit: right in all that it works out, but for forgotten carries."""
+        return continuation(chain, "", column_rule=self._habit)
+
+    def _habit(self, symbol: Symbol, value: int, operand: int, carry: int) -> tuple[int, int]:
+        is_forgotten = symbol == "*" and operand in HARD_MULTIPLIERS and self._random.random() < self._config.slip
+        return column_result(symbol, value, operand, 0 if is_forgotten else carry)
+
+    def _chain(self, difficulty: Difficulty) -> Chain:
+        problems = self._problems
+        return draw_chain(
+            self._random,
+            num_digits=problems.num_digits,
+            num_steps=self._random.randint(problems.min_steps, problems.max_steps),
+            difficulty=difficulty,
+            num_hard_steps=problems.hard_steps,
+        )
+
+    def _solution(self, query: str, response: str) -> Document:
+        prompt_ids = self._chat.open(system_prompt="", tools=(), query=query)
+        return _document(prompt_ids, [*self._chat.encode(response), *self._chat.stop_ids])
+
+    def _verdict(self, chain: Chain, task: Task) -> Document:
+        """A chunk as it comes under review: what stands before it was kept or corrected, so it has no slip."""
+        solution = continuation(chain, "")
+        start = self._random.randrange(len(solution))
+        written = solution[:start] + continuation(chain, solution[:start], column_rule=self._habit)
+        end = min(start + self._random.randint(*self._config.chunk_tokens), len(written))
+        is_ended = end == len(written)
+        slip = next(slips(chain, written[:end], start=start, is_ended=is_ended), None)
+        reply = {"verdict": "keep"}
+        if slip is not None:
+            reply = {"verdict": "revise", "quote": shortest_quote(written[start:end], slip.start - start)}
+        prompt = render_prompt(
+            "nano",
+            "judge",
+            {
+                "query": task.query,
+                "accepted_text": written[:start],
+                "chunk_text": written[start:end],
+                "is_ended": is_ended,
+                "evidence_text": task.evidence.text,
+            },
+        )
+        prompt_ids = self._chat.role_prompt(role="judge", instructions="", request=prompt.request)
+        reply_ids = [*self._chat.encode(json.dumps(reply, separators=(",", ":"))), *self._chat.stop_ids]
+        return _document(prompt_ids, reply_ids)
+
+
+def shortest_quote(chunk: str, start: int) -> str:
+    """Return what stands from `start` on, as short as it can be found at `start` first, SHORTEST_QUOTE at least."""
+    length = SHORTEST_QUOTE
+    while chunk.find(chunk[start : start + length]) < start:
+        length += 1
+    return chunk[start : start + length]
+
+
+def _document(prompt_ids: list[int], reply_ids: list[int]) -> Document:
+    return Document([*prompt_ids, *reply_ids], [*[False] * len(prompt_ids), *[True] * len(reply_ids)])

@@ -1,0 +1,1 @@
+"""The policy for Navigation's nano profile: words, turns, demonstrations."""
