@@ -29,6 +29,7 @@ class FailureKind(StrEnum):
 
     ENVIRONMENT_ERROR = "environment_error"
     ENVIRONMENT_TIMEOUT = "environment_timeout"
+    REPLAY_MISMATCH = "replay_mismatch"  # a fork's world did not answer the turns before it as it had
     ENGINE_ERROR = "engine_error"
     REWARD_ERROR = "reward_error"
     ROLLOUT_TIMEOUT = "rollout_timeout"
@@ -164,8 +165,9 @@ class Trajectory:
 
     Raises:
         ValueError: the per-token fields differ in length; a behaviour log-probability is missing on a token of
-            TRAINED_SOURCES or present elsewhere; a weight other than 1 on a token that carries no loss; both or
-            neither of reward and failure on a finished rollout; a turn that lies outside the tokens.
+            TRAINED_SOURCES or present elsewhere, and so a teacher's, where a teacher scored the rollout; a weight
+            other than 1 on a token that carries no loss; both or neither of reward and failure on a finished rollout;
+            a turn that lies outside the tokens.
     """
 
     task_id: str
@@ -180,16 +182,13 @@ class Trajectory:
     failure: FailureKind | None = None
     failure_message: str = ""
     stop_reason: StopReason = StopReason.DONE
-    temperature: float = 1.0  # that behaviour and calibration log-probabilities were taken at
+    temperature: float = 1.0  # that all log-probabilities were taken at
+    teacher_logprobs: Sequence[float | None] | None = None  # [T] nats, of a teacher that scored the whole; else None
 
     def __post_init__(self) -> None:
         num_tokens = len(self.token_ids)
         for name in ("sources", "behavior_logprobs", "policy_versions", "weights", "calibration_logprobs"):
-            if len(getattr(self, name)) != num_tokens:
-                raise ValueError(
-                    f"task {self.task_id!r}: {name} must have one entry per token: "
-                    f"got {len(getattr(self, name))}, expected {num_tokens}"
-                )
+            self._check_length(name, getattr(self, name))
         for position, (source, logprob, version, weight) in enumerate(
             zip(self.sources, self.behavior_logprobs, self.policy_versions, self.weights, strict=True)
         ):
@@ -203,6 +202,7 @@ class Trajectory:
                 raise ValueError(f"task {self.task_id!r}, token {position}: log-probability {logprob} is not finite")
             if not trained and weight != 1.0:
                 raise ValueError(f"task {self.task_id!r}, token {position}: weight {weight} on a {source} token")
+        self._check_teacher()
         if (self.reward is None) != (self.failure is not None):
             raise ValueError(
                 f"task {self.task_id!r}: a rollout has a reward or a failure: got {self.reward}, {self.failure}"
@@ -212,6 +212,28 @@ class Trajectory:
                 raise ValueError(
                     f"task {self.task_id!r}, turn {index}: span [{turn.start}, {turn.end}) is outside "
                     f"the {num_tokens} tokens"
+                )
+
+    def _check_length(self, name: str, values: Sequence[Any]) -> None:
+        if len(values) != len(self.token_ids):
+            raise ValueError(
+                f"task {self.task_id!r}: {name} must have one entry per token: "
+                f"got {len(values)}, expected {len(self.token_ids)}"
+            )
+
+    def _check_teacher(self) -> None:
+        if self.teacher_logprobs is None:
+            return
+        self._check_length("teacher_logprobs", self.teacher_logprobs)
+        for position, (source, logprob) in enumerate(zip(self.sources, self.teacher_logprobs, strict=True)):
+            if (source in TRAINED_SOURCES) != (logprob is not None):
+                raise ValueError(
+                    f"task {self.task_id!r}, token {position}: source {source} with a teacher's log-probability of "
+                    f"{logprob}: tokens of policy or intervention have one, others none"
+                )
+            if logprob is not None and not math.isfinite(logprob):
+                raise ValueError(
+                    f"task {self.task_id!r}, token {position}: a teacher's log-probability {logprob} is not finite"
                 )
 
     @property

@@ -96,7 +96,7 @@ def make_group() -> Group:
             Member(trajectory=make_trajectory(), origin=Origin.INTERVENED, replaced=make_trajectory(reward=0.0)),
             Member(trajectory=failed),
         ),
-        extra=(make_trajectory(reward=0.0),),
+        extra=(make_trajectory(reward=0.0, teacher_logprobs=(None, None, -1 / 3, -0.5, None)),),
         cost=RolloutCost(generated_tokens={"policy": 20, "validator": 7}, seconds={"policy": 0.1}),
         phase="intervention",
     )
@@ -139,6 +139,10 @@ def test_another_schema_version_is_named():
         ({"token_ids": [1.5]}, "int must stand here"),
         ({"weights": [1.0]}, "one entry per token"),
         ({"failure": "cosmic_ray"}, "cosmic_ray"),
+        ({"teacher_logprobs": [-1.0]}, "one entry per token"),
+        ({"teacher_logprobs": [None, None, -1.0, None, None]}, "token 3: source intervention with a teacher's"),
+        ({"teacher_logprobs": [None, None, -1.0, -1.0, -1.0]}, "token 4: source environment with a teacher's"),
+        ({"teacher_logprobs": [None, None, "-inf", -1.0, None]}, "not finite"),
     ],
 )
 def test_a_damaged_trajectory_is_a_data_error(change, message):
@@ -151,6 +155,12 @@ def test_a_missing_field_without_default_is_a_data_error():
     del stored["token_ids"]
     with pytest.raises(DataError, match="token_ids"):
         trajectory_from_dict(stored)
+
+
+def test_a_trajectory_stored_before_teachers_scored_any_is_read():
+    stored = trajectory_to_dict(make_trajectory())
+    del stored["teacher_logprobs"]
+    assert trajectory_from_dict(stored) == make_trajectory()
 
 
 def test_every_field_of_the_data_classes_is_stored():

@@ -4,12 +4,13 @@ import os
 import time
 from dataclasses import replace
 
+import pyarrow.parquet as pq
 import pytest
 from tests.recording.test_serialization import make_group
 
 from midcourse.errors import ConfigError, DataError
 from midcourse.recording.reader import RunReader
-from midcourse.recording.writer import RecordingConfig, RunWriter
+from midcourse.recording.writer import RecordingConfig, RunWriter, trajectory_path
 from midcourse.types import FailureKind
 
 PLAIN = RecordingConfig(tensorboard=False)
@@ -25,6 +26,15 @@ def test_groups_come_back_equal_from_the_folder(tmp_path):
     reader = RunReader(tmp_path)
     assert reader.trajectory_updates() == [3]
     assert reader.trajectories(3) == [make_group()]
+
+
+def test_a_file_of_a_run_before_teachers_scored_any_is_read(tmp_path):
+    with make_writer(tmp_path) as writer:
+        writer.write_groups(3, [make_group()])
+    path = trajectory_path(tmp_path, 3)
+    pq.write_table(pq.read_table(path).drop_columns(["teacher_logprobs"]), path)
+    (found,) = RunReader(tmp_path).trajectories(3)
+    assert found == replace(make_group(), extra=(replace(make_group().extra[0], teacher_logprobs=None),))
 
 
 def test_half_a_surrogate_pair_is_kept_in_a_turn_and_spelled_out_in_a_failure(tmp_path):

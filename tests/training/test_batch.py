@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -6,6 +7,7 @@ from hypothesis import strategies as st
 from training_building import ENVIRONMENT, INTERVENTION, POLICY, PROMPT, make_group, make_trajectory
 
 from midcourse.training.batch import Row, build_batch, micro_batches, split_groups
+from midcourse.types import Group, Member
 
 
 def make_rows(lengths):
@@ -16,7 +18,29 @@ def test_groups_without_signal_and_failed_members_are_left_out_and_counted():
     groups = [make_group([1.0, 0.0, None]), make_group([1.0, 1.0]), make_group([None, None])]
     batch = build_batch(groups, [[1.0, -1.0, None], [0.0, 0.0], [None, None]])
     assert [[row.advantage for row in rows] for rows in batch.groups] == [[1.0, -1.0]]
-    assert (batch.groups_without_signal, batch.members_failed) == (2, 3)
+    assert (batch.groups_without_signal, batch.members_failed, batch.members_left_out) == (2, 3, 0)
+
+
+def test_a_member_without_advantage_that_has_a_reward_is_left_out_and_counted_apart():
+    batch = build_batch([make_group([1.0, 0.0, None])], [[1.0, None, None]])
+    assert [len(rows) for rows in batch.groups] == [1]
+    assert (batch.members_failed, batch.members_left_out) == (1, 1)
+
+
+def test_a_group_that_a_teacher_scored_has_signal_without_any_advantage():
+    group = make_group([0.0, 0.0])
+    first, second = (member.trajectory for member in group.members)
+    taught = replace(second, teacher_logprobs=(None, None, *[-1.0] * (len(second.token_ids) - 2)))
+    groups = [group, replace(group, members=(Member(trajectory=first), Member(trajectory=taught)))]
+    batch = build_batch(groups, [[0.0, 0.0], [None, 0.0]])
+    assert [[row.trajectory for row in rows] for rows in batch.groups] == [[taught]]
+    assert (batch.groups_without_signal, batch.members_left_out) == (1, 1)
+
+
+def test_a_teacher_of_nothing_is_no_signal():
+    empty = replace(make_trajectory([3, 4]), teacher_logprobs=(None, None))
+    group = Group(group_id="g", task_id="task", members=(Member(trajectory=empty),))
+    assert build_batch([group], [[0.0]]).groups_without_signal == 1
 
 
 def test_a_member_at_the_mean_of_a_group_with_signal_stays():

@@ -19,7 +19,9 @@ from midcourse.advantages.group import group_advantages
 from midcourse.errors import TrainingError
 from midcourse.objectives.base import ObjectiveOutput
 from midcourse.objectives.clipped import ClippedConfig, ClippedObjective
+from midcourse.objectives.distillation import DistillationObjective
 from midcourse.objectives.regression import RegressionConfig, RegressionObjective
+from midcourse.objectives.supervised import SupervisedObjective
 from midcourse.training.config import TrainingConfig
 from midcourse.training.policy import token_logprobs
 from midcourse.training.update import Updater, learning_rate_at
@@ -128,6 +130,109 @@ def test_the_regressions_gradient_is_that_of_its_equation_written_out():
     loss.backward()
     for name, parameter in model.named_parameters():
         assert torch.allclose(found[name], parameter.grad, rtol=0, atol=1e-9), name
+
+
+def demonstrations():
+    """Rollouts of unlike lengths that somebody else wrote, with prompt and environment between."""
+    sources = [PROMPT, INTERVENTION, ENVIRONMENT, ENVIRONMENT, INTERVENTION, INTERVENTION]
+    rows = [make_trajectory([3, 4, 5, 6, 7, 8][:length], sources=sources[:length], reward=1.0) for length in (2, 6)]
+    rows.append(make_trajectory(list(range(3, 14)), sources=[PROMPT] * 2 + [INTERVENTION] * 9, reward=1.0))
+    return [
+        Group(group_id=f"g{index}", task_id="task", members=tuple(Member(trajectory=row) for row in members))
+        for index, members in enumerate([rows[:1], rows[1:]])
+    ]
+
+
+def test_micro_batches_make_the_gradient_of_one_batch_where_tokens_are_imitated():
+    groups, ones = demonstrations(), [[1.0], [1.0, 1.0]]
+
+    def gradient(micro_batch_tokens):
+        updater = make_updater(
+            objective=SupervisedObjective(), micro_batch_tokens=micro_batch_tokens, max_grad_norm=1e9
+        )
+        return gradient_of(updater, groups, ones)
+
+    whole, parts = gradient(10_000), gradient(6)
+    # The mean over 13 tokens, written out: not the mean over three micro-batches of their means.
+    model = tiny_policy(dtype=torch.float64).model
+    total = torch.zeros((), dtype=torch.float64)
+    for trajectory in [member.trajectory for group in groups for member in group.members]:
+        ids = torch.tensor([trajectory.token_ids])
+        chosen = torch.log_softmax(model(ids).logits[0] / 0.8, dim=-1)[:-1].gather(-1, ids[0, 1:, None])[:, 0]
+        total = total - chosen[[source is INTERVENTION for source in trajectory.sources[1:]]].sum()
+    (total / 13).backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(whole[name], parts[name], rtol=0, atol=1e-12), name
+        assert torch.allclose(whole[name], parameter.grad, rtol=0, atol=1e-9), name
+
+
+def test_the_loss_of_imitation_is_reported_as_a_mean_over_tokens():
+    updater = make_updater(objective=SupervisedObjective(), micro_batch_tokens=6)
+    metrics = updater.update(demonstrations(), [[1.0], [1.0, 1.0]])
+    assert metrics["objective/loss"] == pytest.approx(metrics["objective/negative_log_likelihood"], rel=1e-12)
+    assert metrics["objective/tokens_intervention"] == 13.0
+    assert metrics["objective/loss"] == pytest.approx(-metrics["objective/logprob_intervention"], rel=1e-12)
+
+
+def taught(group, seed):
+    """The group with what a teacher might think of its tokens."""
+    dice = torch.Generator().manual_seed(seed)
+    return replace(
+        group,
+        members=tuple(
+            Member(
+                trajectory=replace(
+                    member.trajectory,
+                    teacher_logprobs=tuple(
+                        None if logprob is None else -5.0 * float(torch.rand((), generator=dice))
+                        for logprob in member.trajectory.behavior_logprobs
+                    ),
+                )
+            )
+            for member in group.members
+        ),
+    )
+
+
+@pytest.mark.parametrize("advantages", [[0.0, 0.0, 0.0, 0.0], [1.0, -1.0, -1.0, 1.0]])
+def test_the_gradient_of_distillation_is_that_of_its_equation_written_out(advantages):
+    group, coefficient = taught(GROUPS[0], seed=5), 0.7
+
+    def gradient(micro_batch_tokens):
+        objective = DistillationObjective(ClippedConfig(), coefficient=coefficient)
+        updater = make_updater(objective=objective, max_grad_norm=1e9, micro_batch_tokens=micro_batch_tokens)
+        return gradient_of(updater, [group], [advantages])
+
+    whole, parts = gradient(10_000), gradient(12)
+    model = tiny_policy(dtype=torch.float64).model
+    loss = 0.0
+    for member, advantage in zip(group.members, advantages, strict=True):
+        ids = torch.tensor([member.trajectory.token_ids])
+        chosen = torch.log_softmax(model(ids).logits[0] / 0.8, dim=-1)[1:-1].gather(-1, ids[0, 2:, None])[:, 0]
+        teacher = torch.tensor(member.trajectory.teacher_logprobs[2:], dtype=torch.float64)
+        pull = advantage - coefficient * (chosen.detach() - teacher)
+        loss = loss - (pull * chosen).mean() / 4
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(whole[name], parameter.grad, rtol=0, atol=1e-9), name
+        assert torch.allclose(whole[name], parts[name], rtol=0, atol=1e-12), name
+
+
+def test_a_teachers_numbers_reach_the_objective_only_where_every_row_has_them():
+    seen = []
+
+    class Spy(ClippedObjective):
+        def __call__(self, inputs):
+            seen.append(inputs.teacher_logprobs_BT)
+            return super().__call__(inputs)
+
+    mixed = [taught(GROUPS[0], seed=1), GROUPS[1]]
+    updater = make_updater(objective=Spy(ClippedConfig()), micro_batch_tokens=10_000)
+    update(updater, mixed)
+    update(updater, mixed[:1])
+    assert seen[0] is None
+    assert seen[1].shape == (4, 9)
+    assert seen[1][0, :5].tolist() == [0.0, 0.0, *mixed[0].members[2].trajectory.teacher_logprobs[2:5]]
 
 
 def test_the_gradient_is_that_of_equation_2_written_out():

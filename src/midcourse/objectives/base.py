@@ -23,6 +23,7 @@ class ObjectiveInputs:
     trained_BT: "Tensor"  # bool
     reference_logprobs_BT: "Tensor | None" = None  # nats, reference policy; None where no KL is asked for
     intervention_BT: "Tensor | None" = None  # bool, trained tokens that the intervention wrote; None: there are none
+    teacher_logprobs_BT: "Tensor | None" = None  # nats, a teacher's; None where it did not score every row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

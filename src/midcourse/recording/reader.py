@@ -35,6 +35,8 @@ TRAJECTORY_COLUMNS = (
     "stop_reason",
     "temperature",
 )
+LATER_COLUMNS = ("teacher_logprobs",)
+"""Columns that files of the same schema version may lack: what they hold may be absent."""
 
 
 class RunReader:
@@ -150,6 +152,7 @@ def _groups_of(headers: list[dict[str, Any]], rows: list[dict[str, Any]]) -> lis
 def _trajectory_values(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: row[name] for name in TRAJECTORY_COLUMNS},
+        **{name: row[name] for name in LATER_COLUMNS if name in row},
         "sources": [[source, 1] for source in row["sources"]],
         "turns": json.loads(row["turns"]),
     }

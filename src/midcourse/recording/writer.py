@@ -253,6 +253,7 @@ def _write_parquet(path: Path, update: int, groups: Sequence[Group]) -> None:
             ("policy_versions", pa.list_(pa.int64())),
             ("weights", pa.list_(pa.float64())),
             ("calibration_logprobs", pa.list_(pa.float64())),
+            ("teacher_logprobs", pa.list_(pa.float64())),
             ("turns", pa.string()),
         ],
         metadata={
@@ -305,6 +306,7 @@ def _trajectory_row(trajectory: Trajectory) -> dict[str, Any]:
         "policy_versions": list(trajectory.policy_versions),
         "weights": list(trajectory.weights),
         "calibration_logprobs": list(trajectory.calibration_logprobs),
+        "teacher_logprobs": None if trajectory.teacher_logprobs is None else list(trajectory.teacher_logprobs),
         "turns": _encodable(json.dumps([turn_to_dict(turn) for turn in trajectory.turns], ensure_ascii=False)),
     }
 

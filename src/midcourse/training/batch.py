@@ -30,6 +30,12 @@ class Row:
         """Tokens that carry loss."""
         return sum(self.trained)
 
+    @property
+    def has_signal(self) -> bool:
+        """Whether the objective can move anything by this row."""
+        is_judged = self.advantage != 0.0 or self.trajectory.teacher_logprobs is not None
+        return is_judged and self.num_trained_tokens > 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
@@ -37,11 +43,15 @@ class Batch:
 
     groups: Sequence[Sequence[Row]]  # only groups with signal
     groups_without_signal: int
-    members_failed: int  # advantage None: unscored
+    members_failed: int  # without advantage, since their rollout failed
+    members_left_out: int  # without advantage, though they have a reward: no teacher scored them, or they were filtered
 
 
 def build_batch(groups: Sequence[Group], advantages: Sequence[Sequence[float | None]]) -> Batch:
-    """Return the rows that train. Members without advantage and groups whose advantages are all 0 are left out.
+    """Return the rows that train. Members without advantage and groups without signal are left out.
+
+    A group has signal where an advantage is not 0, or where a teacher scored the tokens: then the objective adds an
+    advantage of each token's own. That rewards without spread give exactly nothing holds where no teacher has a say.
 
     Args:
         groups: as collected.
@@ -52,7 +62,7 @@ def build_batch(groups: Sequence[Group], advantages: Sequence[Sequence[float | N
     """
     if len(groups) != len(advantages):
         raise ValueError(f"each group needs its advantages: got {len(groups)} groups and {len(advantages)} lists")
-    kept, without_signal, failed = [], 0, 0
+    kept, without_signal, failed, left_out = [], 0, 0, 0
     for group, values in zip(groups, advantages, strict=True):
         if len(values) != len(group.members):
             raise ValueError(
@@ -64,14 +74,17 @@ def build_batch(groups: Sequence[Group], advantages: Sequence[Sequence[float | N
             for member, value in zip(group.members, values, strict=True)
             if value is not None
         ]
-        failed += len(values) - len(rows)
+        absent = [member for member, value in zip(group.members, values, strict=True) if value is None]
+        num_failed = sum(member.trajectory.failure is not None for member in absent)
+        failed += num_failed
+        left_out += len(absent) - num_failed
         if any(row.advantage - row.advantage != 0.0 for row in rows):
             raise ValueError(f"group {group.group_id!r}: advantages must be finite: got {list(values)}")
-        if any(row.advantage != 0.0 and row.num_trained_tokens for row in rows):
+        if any(row.has_signal for row in rows):
             kept.append(rows)
         else:
             without_signal += 1
-    return Batch(groups=kept, groups_without_signal=without_signal, members_failed=failed)
+    return Batch(groups=kept, groups_without_signal=without_signal, members_failed=failed, members_left_out=left_out)
 
 
 def split_groups(groups: Sequence[Sequence[Row]], num_minibatches: int) -> list[Sequence[Sequence[Row]]]:

@@ -135,6 +135,7 @@ class Updater:
             "objective/rows": float(sum(len(rows) for rows in batch.groups)),
             "objective/groups_without_signal": float(batch.groups_without_signal),
             "objective/members_failed": float(batch.members_failed),
+            "objective/members_left_out": float(batch.members_left_out),
             "objective/optimizer_steps": float(tally.optimizer_steps),
             "objective/skipped_nonfinite": float(tally.nonfinite_steps),
             "objective/skipped_no_signal": float(not batch.groups),
@@ -221,6 +222,7 @@ class Updater:
                 self._logprobs(rows, model=self.reference).logprobs_BT if self.objective.kl_coefficient > 0 else None
             ),
             intervention_BT=trained_BT & ~sampled_BT,
+            teacher_logprobs_BT=_teacher_logprobs_BT(rows, like=old_BT),
         )
 
 
@@ -236,6 +238,12 @@ def _engine_logprobs_BT(rows: Sequence[Row], *, like: Tensor) -> Tensor:
     return pad_rows(
         [[0.0 if value is None else value for value in row.trajectory.behavior_logprobs] for row in rows], like=like
     )
+
+
+def _teacher_logprobs_BT(rows: Sequence[Row], *, like: Tensor) -> Tensor | None:
+    scored = [row.trajectory.teacher_logprobs for row in rows]
+    known = [[0.0 if value is None else value for value in values] for values in scored if values is not None]
+    return pad_rows(known, like=like) if len(known) == len(rows) else None
 
 
 def _importance_BT(rows: Sequence[Row], old_BT: Tensor, cap: float) -> Tensor:
