@@ -49,7 +49,7 @@ def arithmetic_settings(method: str, *, seed: int, updates: int, folder: Path) -
         "output": str(folder),
         "policy": {"path": "nano-arithmetic", "chat": "digits"},
         "environment": {"name": "arithmetic", "hard_fraction": HARD_FRACTION},
-        "rollout": {"temperature": 1.0, "max_turn_tokens": 260},
+        "rollout": {"temperature": 1.0, "max_turn_tokens": 340},
         "method": {"name": method, **ARITHMETIC_METHODS.get(method, {})},
         "training": {
             "updates": updates,

@@ -19,6 +19,7 @@ from midcourse.environments.mathematics.arithmetic import (
     make_task,
     slips,
 )
+from midcourse.environments.mathematics.arithmetic.environment import OOD_EXTRA_STEPS
 from midcourse.environments.mathematics.arithmetic.problems import HARD_MULTIPLIERS, Difficulty, Symbol
 from midcourse.interventions.prompts import render_prompt
 from midcourse.nano.arithmetic.chat import ArithmeticChatFormat
@@ -34,12 +35,12 @@ class DemonstrationConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     easy: float = 0.3
-    """Solutions of easy chains."""
-    hard: float = 0.3
+    """Solutions of easy chains, up to the longest of the ood split."""
+    hard: float = 0.25
     """Solutions of hard chains, with the habit."""
     privileged: float = 0.15
     """Solutions of either with the reference solution in the prompt, without slips."""
-    judge: float = 0.25
+    judge: float = 0.3
     """Verdicts on chunks, with the reference solution in the prompt."""
     slip: float = Field(default=0.8, ge=0, le=1)
     """How often what was carried in is forgotten, of the columns that multiply by 6 to 9 and have a carry."""
@@ -62,7 +63,7 @@ class Demonstrator:
         """Return one document."""
         kind = self._random.choices(self._kinds, self._weights)[0]
         if kind in ("easy", "hard"):
-            chain = self._chain(kind)
+            chain = self._chain(kind, extra_steps=OOD_EXTRA_STEPS[1] if kind == "easy" else 0)
             return self._solution(chain.query, self.response(chain))
         chain = self._chain(self._random.choice(("easy", "hard")))
         task = make_task(chain, split="train", difficulty="hard")
@@ -79,12 +80,12 @@ class Demonstrator:
         is_forgotten = symbol == "*" and operand in HARD_MULTIPLIERS and self._random.random() < self._config.slip
         return column_result(symbol, value, operand, 0 if is_forgotten else carry)
 
-    def _chain(self, difficulty: Difficulty) -> Chain:
+    def _chain(self, difficulty: Difficulty, *, extra_steps: int = 0) -> Chain:
         problems = self._problems
         return draw_chain(
             self._random,
             num_digits=problems.num_digits,
-            num_steps=self._random.randint(problems.min_steps, problems.max_steps),
+            num_steps=self._random.randint(problems.min_steps, problems.max_steps + extra_steps),
             difficulty=difficulty,
             num_hard_steps=problems.hard_steps,
         )
