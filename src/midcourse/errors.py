@@ -8,6 +8,7 @@ MidcourseError
 |- EngineError                 who writes tokens did not answer, or the answer cannot be used
 |  `- EngineTimeoutError
 |- EnvironmentFault            the world broke (a bad tool call is no fault: it goes back to the policy)
+|  `- ReplayMismatchError      the world did not answer as it had: it cannot be forked by replay
 `- ChatTemplateError           a chat template cannot be used token-in token-out
 """
 
@@ -46,6 +47,10 @@ class PromptTooLongError(EngineError):
 
 class EnvironmentFault(MidcourseError):
     """The world broke. A call that the policy got wrong is no fault: its error text is the observation."""
+
+
+class ReplayMismatchError(EnvironmentFault):
+    """A world that is led through the same turns again answers otherwise, so that no fork of it can be trusted."""
 
 
 class ChatTemplateError(MidcourseError, ValueError):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from midcourse.registry import Registry
 from midcourse.types import AssistantTurn, ToolResult
@@ -71,12 +71,20 @@ class Episode(Protocol):
         """Return the reward of what was done so far."""
         ...
 
-    def fork(self) -> "Episode":
-        """Return an independent episode in the same state."""
-        ...
-
     def close(self) -> None:
         """Free what the episode holds; safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class ForkableEpisode(Episode, Protocol):
+    """An episode that can copy itself. Any other can be forked by doing again what was done: see replay.py."""
+
+    def fork(self) -> "ForkableEpisode":
+        """Return an independent episode in the same state: closing or playing one changes no other.
+
+        The episode must not be in a call. Where the fork is played, and in which thread, is its caller's choice.
+        """
         ...
 
 

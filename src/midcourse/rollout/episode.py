@@ -16,7 +16,7 @@ from typing import Protocol
 
 from midcourse.engines.base import Completion, Engine, SamplingParams
 from midcourse.environments.base import Environment, Episode, Observation, Task
-from midcourse.errors import EngineError, PromptTooLongError
+from midcourse.errors import EngineError, PromptTooLongError, ReplayMismatchError
 from midcourse.rollout.chat import ChatFormat
 from midcourse.rollout.edits import Prefix, add_turn, as_prefix, extend
 from midcourse.rollout.limits import RolloutConfig
@@ -244,7 +244,9 @@ class _Rollout:
             except EngineError as error:
                 failure, message = FailureKind.ENGINE_ERROR, f"{type(error).__name__}: {error}"
             except CallFailed as error:
-                failure, message = FailureKind.ENVIRONMENT_ERROR, str(error)
+                is_mismatch = isinstance(error.error, ReplayMismatchError)
+                failure = FailureKind.REPLAY_MISMATCH if is_mismatch else FailureKind.ENVIRONMENT_ERROR
+                message = str(error)
             except CallTimedOut as error:
                 failure, message = FailureKind.ENVIRONMENT_TIMEOUT, str(error)
             except _RewardError as error:
