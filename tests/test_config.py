@@ -158,6 +158,24 @@ def test_a_wrong_value_is_an_error_with_key_value_and_what_was_expected(override
     assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("environment", "key", "most"),
+    [
+        ("navigation", "train_tasks", 10_000),
+        ("navigation", "test_tasks", 10_000),
+        ("arithmetic", "train_tasks", 100_000),
+        ("arithmetic", "test_tasks", 100_000),
+        ("arithmetic", "max_steps", 64),
+        ("mathematics", "reasoning_gym.train_size", 100_000),
+        ("mathematics", "reasoning_gym.test_size", 100_000),
+    ],
+)
+def test_sizes_that_would_fill_the_memory_are_refused(environment, key, most):
+    name = f"environment.{key}"
+    with pytest.raises(ConfigError, match=f"{name} = 1000000000000: expected less than or equal to {most}"):
+        load_config(None, [f"environment.name={environment}", f"{name}=1000000000000"])
+
+
 def test_an_error_in_a_file_names_the_file(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('[training]\nupdates = "many"\n', encoding="utf-8")

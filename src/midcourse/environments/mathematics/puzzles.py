@@ -13,6 +13,8 @@ from midcourse.environments.mathematics.grading import AnswerNotGraded, GraderPo
 from midcourse.errors import ConfigError, EnvironmentFault
 
 logger = logging.getLogger(__name__)
+MAX_TASKS = 100_000
+"""Most problems of a split: all are generated and kept before the first rollout."""
 
 
 class ReasoningGymConfig(BaseModel):
@@ -24,9 +26,9 @@ class ReasoningGymConfig(BaseModel):
     """A dataset's name, such as `chain_sum`."""
     seed: int = Field(default=0, ge=0)
     """Which problems are drawn."""
-    train_size: int = Field(default=1000, ge=1)
+    train_size: int = Field(default=1000, ge=1, le=MAX_TASKS)
     """Problems of the train split."""
-    test_size: int = Field(default=100, ge=1)
+    test_size: int = Field(default=100, ge=1, le=MAX_TASKS)
     """Problems drawn for the test split; those that the train split has too are left out."""
     partial_credit: bool = False
     """Whether a score below 1 is the reward as it is. Off, it is 0: some scorers pay a little for any answer."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from midcourse.environments.navigation.roles import OracleRoles
 
 MAX_REPEATS = 2000
+MAX_TASKS = 10_000
+"""Most tasks of a split: all are drawn before the first rollout, and no map has many times more trips."""
 SPLITS = ("train", "test", "ood")
 CONSTRUCTION_FIELDS = ("seed", "train_tasks", "test_tasks", "hard_fraction", "max_ambiguous")
 """Settings of tasks that are drawn on a seeded map; a task file has none of them."""
@@ -36,9 +38,9 @@ class NavigationConfig(BaseModel):
     """nano: a few words per turn for a tiny policy; full: sentences, real cities, six-decimal coordinates."""
     seed: int = 0
     """Which map, and which tasks on it."""
-    train_tasks: int = Field(default=600, ge=1)
+    train_tasks: int = Field(default=600, ge=1, le=MAX_TASKS)
     """Tasks of the train split."""
-    test_tasks: int = Field(default=150, ge=1)
+    test_tasks: int = Field(default=150, ge=1, le=MAX_TASKS)
     """Tasks of the test split (same map, other trips) and of the ood split (an unseen map)."""
     hard_fraction: float = Field(default=0.5, ge=0, le=1)
     """Share of tasks in which a bare search of some name returns a place of another region. In [0, 1]."""

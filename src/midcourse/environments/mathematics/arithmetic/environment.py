@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MIN_RESPONSE_CHARACTERS = 160
 """Shorter responses make a correction of 2 to 4 tokens more than a few per cent of the whole."""
+MAX_TASKS = 100_000
+"""Most tasks of a split: all are drawn and kept before the first rollout."""
 OOD_EXTRA_STEPS = (1, 3)
 """How many steps chains of the ood split have beyond `max_steps`, at least and at most."""
 SPLITS = ("train", "test", "ood")
@@ -34,15 +36,15 @@ class ArithmeticConfig(BaseModel):
 
     seed: int = 0
     """Which chains are drawn."""
-    train_tasks: int = Field(default=2000, ge=1)
+    train_tasks: int = Field(default=2000, ge=1, le=MAX_TASKS)
     """Chains of the train split."""
-    test_tasks: int = Field(default=200, ge=1)
+    test_tasks: int = Field(default=200, ge=1, le=MAX_TASKS)
     """Chains of the test split (as in training) and of the ood split (more steps than in training)."""
     num_digits: int = Field(default=3, ge=2, le=6)
     """Digits of every number."""
     min_steps: int = Field(default=6, ge=1)
     """Fewest operations of a chain; so many that responses have at least 160 characters, one token each."""
-    max_steps: int = Field(default=8, ge=1)
+    max_steps: int = Field(default=8, ge=1, le=64)
     """Most operations of a chain of train and test."""
     hard_fraction: float = Field(default=0.5, ge=0, le=1)
     """Share of chains that multiply by 6 to 9 somewhere; the others have multipliers from 2 to 5. In [0, 1]."""
