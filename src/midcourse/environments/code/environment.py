@@ -13,7 +13,8 @@ from midcourse.environments.code.guide import ROLE_GUIDE, SYSTEM_PROMPT
 from midcourse.environments.code.humaneval import humaneval_plus_problem, humaneval_problem
 from midcourse.environments.code.livecodebench import livecodebench_problem
 from midcourse.environments.code.mbpp import mbpp_plus_problem, mbpp_problem
-from midcourse.environments.code.problem import Problem, read_records
+from midcourse.environments.code.problem import Problem
+from midcourse.environments.records import read_records
 from midcourse.environments.sandbox import SandboxConfig, SandboxError
 from midcourse.errors import ConfigError, DataError
 from midcourse.types import AssistantTurn, ToolResult
