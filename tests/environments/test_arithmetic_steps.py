@@ -202,3 +202,21 @@ def test_the_answer_is_what_stands_behind_the_last_mark(response, is_right):
 def test_a_very_long_response_is_judged_at_once():
     found = list(slips(CHAIN, SOLUTION + "1" * 1_000_000, is_ended=True))
     assert [slip.start for slip in found] == [len(SOLUTION)]
+
+
+def test_a_column_rule_is_asked_once_a_column_and_what_follows_goes_on_from_it():
+    asked = []
+
+    def forgets_carries(symbol, value, operand, carry):
+        asked.append((symbol, value, operand, carry))
+        return column_result(symbol, value, operand, 0)
+
+    chain = read_chain("156*7")
+    # 6*7 = 42; 5*7 = 35, the 4 forgotten; 1*7 = 7, the 3 forgotten: 752 in place of 1092.
+    assert continuation(chain, "", column_rule=forgets_carries) == "156*7:67024,57453,17370=752;#752"
+    assert asked == [("*", 6, 7, 0), ("*", 5, 7, 4), ("*", 1, 7, 3)]
+
+
+def test_a_column_rule_that_works_rightly_changes_nothing():
+    chain = read_chain("047+138-029*7")
+    assert continuation(chain, "", column_rule=column_result) == reference_solution(chain)

@@ -39,7 +39,7 @@ class DemonstrationConfig(BaseModel):
     hard: float = 0.25
     """Solutions of hard chains, with the habit."""
     privileged: float = 0.15
-    """Solutions of either with the reference solution in the prompt, without slips."""
+    """Solutions of hard chains with the reference solution in the prompt, without slips."""
     judge: float = 0.3
     """Verdicts on chunks, with the reference solution in the prompt."""
     slip: float = Field(default=0.8, ge=0, le=1)
@@ -65,7 +65,8 @@ class Demonstrator:
         if kind in ("easy", "hard"):
             chain = self._chain(kind, extra_steps=OOD_EXTRA_STEPS[1] if kind == "easy" else 0)
             return self._solution(chain.query, self.response(chain))
-        chain = self._chain(self._random.choice(("easy", "hard")))
+        # Most steps of a hard chain are easy ones.
+        chain = self._chain("hard")
         task = make_task(chain, split="train", difficulty="hard")
         if kind == "judge":
             return self._verdict(chain, task)
@@ -122,11 +123,14 @@ class Demonstrator:
 
 
 def shortest_quote(chunk: str, start: int) -> str:
-    """Return what stands from `start` on, as short as it can be found at `start` first, SHORTEST_QUOTE at least."""
-    length = SHORTEST_QUOTE
-    while chunk.find(chunk[start : start + length]) < start:
-        length += 1
-    return chunk[start : start + length]
+    """Return what stands from `start` on, as short as it is found at `start` first, SHORTEST_QUOTE at least.
+
+    Where even all of it is found earlier it is quoted to the chunk's end: the cut comes before the slip then.
+    """
+    end = start + SHORTEST_QUOTE
+    while end < len(chunk) and chunk.find(chunk[start:end]) < start:
+        end += 1
+    return chunk[start:end]
 
 
 def _document(prompt_ids: list[int], reply_ids: list[int]) -> Document:
