@@ -97,6 +97,8 @@ def test_init_writes_a_file_that_loads_and_never_overwrites(method, capsys, tmp_
         (["compare", "{folder}"], "is no run folder"),
         (["demo", "--method", "rtii"], "did you mean 'rti'?"),
         (["init", "--method", "rtii"], "did you mean 'rti'?"),
+        (["init", "--reference", "--method", "rti"], "expected no --method and no --nano with it"),
+        (["init", "--reference", "--nano"], "expected no --method and no --nano with it"),
     ],
 )
 def test_a_mistake_is_an_error_line_and_what_to_do_next(arguments, expected, capsys, tmp_path):

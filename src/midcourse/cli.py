@@ -295,7 +295,9 @@ def _decoder(run: Path) -> Callable[[Sequence[int]], str] | None:
 
 @app.command()
 def init(
-    method: Annotated[str, typer.Option(help="Method that the file is for.")] = settings.DEFAULT_METHOD,
+    method: Annotated[
+        str | None, typer.Option(help="Method that the file is for.", show_default=settings.DEFAULT_METHOD)
+    ] = None,
     file: Annotated[Path | None, typer.Option("--output", help="File to write; standard output if absent.")] = None,
     reference: Annotated[
         bool, typer.Option(help="Print the reference of all settings (docs/configuration.md).")
@@ -311,15 +313,18 @@ def init(
       midcourse init --nano > run.toml
       midcourse init --method grpo --output grpo.toml
     """
+    chosen = settings.DEFAULT_METHOD if method is None else method
     if reference:
+        if nano or method is not None:
+            raise ConfigError("--reference is of every method's settings: expected no --method and no --nano with it")
         text = settings.reference_markdown()
     elif nano:
         from midcourse.nano.settings import world_settings
 
-        values = world_settings(method)(method, seed=0, updates=DEMO_UPDATES, folder=Path())
+        values = world_settings(chosen)(chosen, seed=0, updates=DEMO_UPDATES, folder=Path())
         text = settings.commented_nano_toml({**values, "output": ""})
     else:
-        text = settings.commented_toml(method)
+        text = settings.commented_toml(chosen)
     if file is None:
         sys.stdout.write(text)
         return
