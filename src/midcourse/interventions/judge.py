@@ -6,22 +6,20 @@ raises JudgeFailed. What either means for the chunk is decided in `review.py`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
 from midcourse.environments.base import Environment, Task
 from midcourse.errors import ConfigError, MidcourseError
 from midcourse.interventions.locate import ChunkText
-from midcourse.interventions.roles import AUTO, PromptStyle
+from midcourse.interventions.speaker import SpeakerConfig, SpeakerSource
 from midcourse.rollout.chat import ChatFormat
 from midcourse.rollout.edits import Prefix
 
 if TYPE_CHECKING:
     from midcourse.rollout.episode import RolloutKey
-
-JudgeSource = Literal["frozen", "self", "model", "engine", "scripted"]
 
 
 class JudgeFailed(MidcourseError):
@@ -70,18 +68,22 @@ class Correction:
     mean_logprob: float | None = None  # nats a token that the judge gives to its own words; None where it is not known
 
 
-class Judge(Protocol):
-    """Reviews chunks and writes corrections."""
-
-    async def review(self, passage: Passage) -> Verdict | None:
-        """Return the verdict on the chunk; None where it cannot be read. Raises JudgeFailed."""
-        ...
+class Writer(Protocol):
+    """Writes on behind what stands: corrections, or whole responses where nothing stands yet."""
 
     async def correct(self, passage: Passage, *, num_kept: int, max_tokens: int) -> Correction | None:
         """Return how the turn goes on behind the first `num_kept` tokens of the chunk, in at most `max_tokens` tokens.
 
         The rejected text is not shown to whoever writes it. None where nothing came. Raises JudgeFailed.
         """
+        ...
+
+
+class Judge(Writer, Protocol):
+    """Reviews chunks and writes corrections."""
+
+    async def review(self, passage: Passage) -> Verdict | None:
+        """Return the verdict on the chunk; None where it cannot be read. Raises JudgeFailed."""
         ...
 
 
@@ -139,7 +141,9 @@ class ScriptedJudge:
         found = self._script.correct(passage.task, accepted=accepted)
         if found is None:
             return None
-        return encoded_correction(self._chat, found.text, is_ended=found.is_ended, max_tokens=max_tokens)
+        correction = encoded_correction(self._chat, found.text, is_ended=found.is_ended, max_tokens=max_tokens)
+        # A script writes what it writes with probability 1.
+        return None if correction is None else replace(correction, mean_logprob=0.0)
 
 
 def encoded_correction(chat: ChatFormat, text: str, *, is_ended: bool, max_tokens: int) -> Correction | None:
@@ -160,40 +164,24 @@ def judge_script_of(environment: Environment) -> JudgeScript:
     return environment.judge_script()
 
 
-class JudgeConfig(BaseModel):
+class WriterConfig(SpeakerConfig):
+    """Who writes on behind a rollout, and how it draws."""
+
+    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Sampling temperature; 0 takes the most likely token. Paper: 1.0."""
+
+
+class JudgeConfig(WriterConfig):
     """Who judges and corrects, and how it is asked."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    played_by: JudgeSource = "frozen"
+    played_by: SpeakerSource = "frozen"
     """The policy as it was at the start, the policy itself, another model, the server `judge`, the environment."""
-    path: str | None = None
-    """The other model: a folder or a hub name; for played_by model alone."""
-    chat: Literal["compact", "digits", "chatml", "template"] = "template"
-    """How turns of the other model are written."""
-    is_privileged: bool | None = None
-    """Whether it sees the task's evidence (the paper's z); none: the policy, now or at the start, does, others not."""
-    style: PromptStyle = AUTO
-    """The prompts that it is given: a folder of interventions/prompts; auto takes the chat format's own."""
-    domain: Literal["auto", "mathematics", "code", "general"] = "auto"
-    """What the prompt for reviews looks for; auto goes by the environment's name."""
-    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    """Sampling temperature of verdicts and corrections; 0 takes the most likely token. Paper: 1.0."""
-    max_tokens: int = Field(default=512, ge=1)
-    """Most tokens of a verdict. Ours."""
     timeout_seconds: float = Field(default=120.0, gt=0)
     """Longest wait for a verdict or a correction; then the chunk is kept. Ours."""
-
-    @model_validator(mode="after")
-    def _a_path_goes_with_another_model(self) -> Self:
-        if (self.path is not None) != (self.played_by == "model"):
-            raise ValueError(f"path must be set for played_by model and for nothing else: got {self.path!r}")
-        return self
-
-    @property
-    def sees_evidence(self) -> bool:
-        """Whether the prompts hold the task's evidence."""
-        return self.played_by in ("frozen", "self") if self.is_privileged is None else self.is_privileged
+    domain: Literal["auto", "mathematics", "code", "general"] = "auto"
+    """What the prompt for reviews looks for; auto goes by the environment's name."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Most tokens of a verdict. Ours."""
 
     @property
     def engine_roles(self) -> Sequence[str]:
