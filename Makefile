@@ -1,6 +1,7 @@
 # Everything here sets itself up: it needs python3 (3.11 or later) and make, nothing else.
 PYTHON ?= python3
 METHOD ?= rti
+BENCHMARK ?= navigation
 BIN := .venv/bin
 READY := .venv/.ready
 
@@ -8,12 +9,13 @@ READY := .venv/.ready
 .PHONY: help setup demo test check format types bench clean
 
 help:
-	@echo "make demo   [METHOD=rti]  train the nano policy with GRPO and with METHOD, side by side; ends in one JSON line"
+	@echo "make demo   [METHOD=rti]  train a built-in policy with GRPO and with METHOD, side by side; ends in one JSON line"
 	@echo "make test                 run the tests"
 	@echo "make check                formatting, lint, types, tests"
 	@echo "make format               rewrite files in the project's format"
 	@echo "make types                type check"
-	@echo "make bench                run the navigation benchmark of docs/log.md (about an hour; resumable)"
+	@echo "make bench  [BENCHMARK=navigation | arithmetic | intervention_intensity]"
+	@echo "                          run a benchmark of docs/log.md (an hour or more; resumable)"
 
 setup: $(READY)
 
@@ -45,7 +47,7 @@ types: $(READY)
 	$(BIN)/basedpyright
 
 bench: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.navigation
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.$(BENCHMARK)
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
