@@ -28,6 +28,7 @@ from midcourse.interventions.judge import JudgeConfig
 from midcourse.interventions.metering import CostLedger
 from midcourse.interventions.pipeline import InterventionConfig, InterventionPipeline
 from midcourse.interventions.roles import Roles
+from midcourse.interventions.speaker import SpeakerConfig
 from midcourse.methods.base import METHODS, Method, MethodConfig, RolloutTools, Speaker
 from midcourse.methods.grpo import roll_out
 from midcourse.nano.package import BUILT_IN_CHAT
@@ -40,6 +41,7 @@ Advance = Callable[[int, str], None]
 FAILURE_METRICS: Mapping[str, str] = {
     "rollouts": "rollout/errors/total",
     "role calls": "intervention/outcome/role_failed",
+    "teacher scores": "intervention/teacher_failed",
 }
 """What a run goes on without, and so must tell: kind -> metric that counts it in an update."""
 _STEP = re.compile(r"step_(\d+)")
@@ -104,14 +106,14 @@ async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
             await opened.close()
 
 
-def _judge_settings(config: RunConfig) -> JudgeConfig | None:
+def _speaker_settings(config: RunConfig) -> SpeakerConfig | None:
     settings = (getattr(config.method, name) for name in type(config.method).model_fields)
-    return next((value for value in settings if isinstance(value, JudgeConfig)), None)
+    return next((value for value in settings if isinstance(value, SpeakerConfig)), None)
 
 
 def _judge(config: RunConfig, policy: Policy) -> Speaker | None:
-    """Return the model that judges beside the policy: the policy as it is now, or another; None: none is asked for."""
-    chosen = _judge_settings(config)
+    """Return the model that judges or teaches: the policy as it is now, or another; None: none is asked for."""
+    chosen = _speaker_settings(config)
     if chosen is None or chosen.played_by not in ("frozen", "model"):
         return None
     build = cast(EngineConfig, config.engine).build
@@ -124,7 +126,9 @@ def _judge(config: RunConfig, policy: Policy) -> Speaker | None:
         shares_tokens = chosen.chat == config.policy.chat
     else:
         shares_tokens = other.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
-    return Speaker(engine=build(other.model), chat=other.chat, shares_tokens=shares_tokens)
+    speaker = Speaker(engine=build(other.model), chat=other.chat, shares_tokens=shares_tokens)
+    chosen.check(speaker)
+    return speaker
 
 
 def _check_lengths(config: RunConfig, context_length: int) -> None:
@@ -132,8 +136,8 @@ def _check_lengths(config: RunConfig, context_length: int) -> None:
     lengths = {"rollout.max_turn_tokens": config.rollout.max_turn_tokens}
     if isinstance(config.method, InterventionConfig) and config.method.roles.played_by == "self":
         lengths["method.roles.max_tokens"] = config.method.roles.max_tokens
-    judge = _judge_settings(config)
-    if judge is not None and judge.played_by in ("frozen", "self"):
+    judge = _speaker_settings(config)
+    if isinstance(judge, JudgeConfig) and judge.played_by in ("frozen", "self"):
         lengths["method.judge.max_tokens"] = judge.max_tokens
     for key, length in lengths.items():
         if length >= context_length:

@@ -17,6 +17,8 @@ from midcourse.interventions.judge import (
     Passage,
     ScriptedJudge,
     Verdict,
+    Writer,
+    WriterConfig,
     encoded_correction,
     judge_script_of,
 )
@@ -24,6 +26,7 @@ from midcourse.interventions.metering import CostLedger, MeteredEngine, MeteredT
 from midcourse.interventions.prompts import Prompt, render_prompt
 from midcourse.interventions.reading import ReviewReply, read_review
 from midcourse.interventions.roles import AUTO
+from midcourse.interventions.speaker import RolloutReader, SpeakerConfig, speaker_of
 from midcourse.methods.base import RolloutTools, Speaker
 from midcourse.rollout.chat import ChatFormat
 
@@ -45,49 +48,41 @@ def cast_judge(tools: RolloutTools, *, config: JudgeConfig, ledger: CostLedger) 
             if "judge" not in tools.role_engines:
                 raise ConfigError("the judge is to be played by an engine, and this run has none for it")
             return ServerJudge(tools, tools.role_engines["judge"], config=config, ledger=ledger)
-        case "self":
-            policy = Speaker(engine=tools.engine, chat=tools.chat, shares_tokens=True)
-            return ModelJudge(tools, policy, config=config, ledger=ledger)
-        case "frozen" | "model":
-            if tools.judge is None:
-                raise ConfigError(f"the judge is to be played by a {config.played_by} model, and this run has none")
-            return ModelJudge(tools, tools.judge, config=config, ledger=ledger)
+        case "self" | "frozen" | "model":
+            return ModelJudge(tools, speaker_of(tools, config), config=config, ledger=ledger)
 
 
-class ModelJudge:
-    """A model that writes tokens. It corrects by writing on behind the prefix that was kept, as if it were its own.
+def cast_writer(tools: RolloutTools, *, config: WriterConfig, ledger: CostLedger) -> Writer:
+    """Return the writer that the settings ask for: the environment's script, or a model that writes tokens.
+
+    Raises:
+        ConfigError: this run has no such model or script.
+    """
+    if config.played_by == "scripted":
+        return ScriptedJudge(judge_script_of(tools.environment), chat=tools.chat)
+    return ModelWriter(tools, speaker_of(tools, config), config=config, ledger=ledger)
+
+
+class ModelWriter:
+    """A model that writes tokens. It writes on behind the prefix that stands, as if it were its own.
 
     Where it shares the policy's vocabulary its tokens are spliced in as they are. Else prompt and kept text are encoded
     for it, and its text is encoded once, where it is spliced in.
     """
 
-    def __init__(self, tools: RolloutTools, speaker: Speaker, *, config: JudgeConfig, ledger: CostLedger) -> None:
-        self._environment = tools.environment
+    def __init__(self, tools: RolloutTools, speaker: Speaker, *, config: WriterConfig, ledger: CostLedger) -> None:
         self._policy_chat = tools.chat
         self._chat = speaker.chat
         self._shares_tokens = speaker.shares_tokens
         self._config = config
-        self._reviewer = MeteredEngine(speaker.engine, purpose="judge", ledger=ledger)
         self._writer = MeteredEngine(speaker.engine, purpose="intervention", ledger=ledger)
-        self._style = speaker.chat.prompt_style if config.style == AUTO else config.style
-
-    async def review(self, passage: Passage) -> Verdict | None:
-        """Return the verdict on the chunk; None where it cannot be read. Raises JudgeFailed."""
-        prompt = _review_prompt(passage, self._environment, self._config, style=self._style)
-        sampling = SamplingParams(
-            max_tokens=self._config.max_tokens,
-            temperature=self._config.temperature,
-            stop_ids=tuple(self._chat.stop_ids),
-            seed=passage.key.turn_seed(passage.turn_index, f"judge:{passage.review_index}"),
-        )
-        async with _in_time(self._config):
-            prompt_ids = self._chat.role_prompt(role="judge", instructions=prompt.instructions, request=prompt.request)
-            completion = await self._reviewer.sample(prompt_ids, sampling)
-        return _verdict(self._chat.decode(_without_stop(completion.token_ids, self._chat)))
+        self._reader = RolloutReader(speaker, config, environment=tools.environment, policy_chat=tools.chat)
 
     async def correct(self, passage: Passage, *, num_kept: int, max_tokens: int) -> Correction | None:
         """Return what the model writes behind the kept prefix; at most `max_tokens` of either vocabulary."""
-        prompt_ids = self._rollout_prompt(passage, num_kept)
+        prefix = passage.prefix
+        standing_ids = (*prefix.token_ids, *passage.chunk_ids[:num_kept])
+        prompt_ids = self._reader.read(passage.task, standing_ids, prompt_length=prefix.prompt_length)
         sampling = SamplingParams(
             max_tokens=max_tokens,
             temperature=self._config.temperature,
@@ -111,21 +106,30 @@ class ModelJudge:
         mean_logprob = math.fsum(completion.logprobs) / len(completion.logprobs)
         return None if found is None else replace(found, mean_logprob=mean_logprob)
 
-    def _rollout_prompt(self, passage: Passage, num_kept: int) -> list[int]:
-        """Return x, with z where the judge is privileged, and everything that stands, for the model to write on."""
-        kept_ids = (*passage.prefix.token_ids, *passage.chunk_ids[:num_kept])
-        if self._shares_tokens and not self._config.sees_evidence:
-            return list(kept_ids)
-        query = render_prompt(
-            self._style,
-            "privileged",
-            {"query": passage.task.query, "evidence_text": _evidence(passage, self._config)},
-        ).request
-        opened = self._chat.open(
-            system_prompt=self._environment.system_prompt, tools=self._environment.tools, query=query
+
+class ModelJudge(ModelWriter):
+    """A writer that judges, too."""
+
+    def __init__(self, tools: RolloutTools, speaker: Speaker, *, config: JudgeConfig, ledger: CostLedger) -> None:
+        super().__init__(tools, speaker, config=config, ledger=ledger)
+        self._judging = config
+        self._environment = tools.environment
+        self._reviewer = MeteredEngine(speaker.engine, purpose="judge", ledger=ledger)
+        self._style = speaker.chat.prompt_style if config.style == AUTO else config.style
+
+    async def review(self, passage: Passage) -> Verdict | None:
+        """Return the verdict on the chunk; None where it cannot be read. Raises JudgeFailed."""
+        prompt = _review_prompt(passage, self._environment, self._judging, style=self._style)
+        sampling = SamplingParams(
+            max_tokens=self._judging.max_tokens,
+            temperature=self._judging.temperature,
+            stop_ids=tuple(self._chat.stop_ids),
+            seed=passage.key.turn_seed(passage.turn_index, f"judge:{passage.review_index}"),
         )
-        said_ids = kept_ids[passage.prefix.prompt_length :]
-        return [*opened, *(said_ids if self._shares_tokens else self._chat.encode(self._policy_chat.decode(said_ids)))]
+        async with _in_time(self._judging):
+            prompt_ids = self._chat.role_prompt(role="judge", instructions=prompt.instructions, request=prompt.request)
+            completion = await self._reviewer.sample(prompt_ids, sampling)
+        return _verdict(self._chat.decode(_without_stop(completion.token_ids, self._chat)))
 
 
 class ServerJudge:
@@ -231,8 +235,8 @@ def _without_stop(token_ids: Sequence[int], chat: ChatFormat) -> Sequence[int]:
 
 
 @asynccontextmanager
-async def _in_time(config: JudgeConfig) -> AsyncIterator[None]:
-    """Turn what goes wrong while the judge is waited for into JudgeFailed."""
+async def _in_time(config: SpeakerConfig) -> AsyncIterator[None]:
+    """Turn what goes wrong while the speaker is waited for into JudgeFailed."""
     try:
         # asyncio.timeout and not wait_for: the latter would move the call into another task.
         async with asyncio.timeout(config.timeout_seconds):

@@ -31,7 +31,7 @@ class RolloutTools:
     environment: Environment
     rollout: RolloutConfig
     role_engines: Mapping[str, TextEngine] = field(default_factory=dict)  # role ("validator", "judge", ...) -> engine
-    judge: Speaker | None = None  # a frozen copy of the policy, or another model; None where no judge needs one
+    judge: Speaker | None = None  # pi_JI: a frozen copy of the policy or another model, to judge or to teach
 
 
 class Method(Protocol):
