@@ -81,7 +81,13 @@ class ArithmeticPolicy(BuiltIn):
     """For arithmetic with worked steps."""
 
     path, chat, package = "nano-arithmetic", "digits", "midcourse.nano.arithmetic"
-    training: Mapping[str, Any] = {"context": 1024}
+    training: Mapping[str, Any] = {
+        "context": 1024,
+        "layers": 3,
+        "intermediate_size": 256,
+        "steps": 2000,
+        "batch_tokens": 2048,
+    }
 
     @property
     def vocabulary(self) -> Sequence[str]:

@@ -15,7 +15,7 @@ GROUP_SIZE = 16
 ARITHMETIC_METHODS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {"group_size": GROUP_SIZE},
     "gspo": {"group_size": GROUP_SIZE},
-    "mintrl": {**REVIEW, "judge": {"played_by": "scripted", "max_tokens": 48}},
+    "mintrl": {**REVIEW, "judge": {"played_by": "scripted", "max_tokens": 64}},
     "opd": {"group_size": GROUP_SIZE},
     "rti": {"group_size": GROUP_SIZE, "attempts": NANO_ATTEMPTS, "roles": {"played_by": "scripted"}},
     "sft_grpo": {"group_size": GROUP_SIZE},

@@ -12,15 +12,13 @@ from midcourse.types import AssistantTurn, ToolResult
 
 USER, ASSISTANT, END = "<|user|>", "<|assistant|>", "<|end|>"
 EVIDENCE, DRAFT, CHUNK, JUDGE = "<|evidence|>", "<|draft|>", "<|chunk|>", "<|judge|>"
-KEEP = '{"verdict":"keep"}'
-REVISE = '{"verdict":"revise","quote":"'
-CLOSE = '"}'
+JSON_PIECES = ('{"reason":"', '","verdict":"keep"}', '","verdict":"revise","quote":"', '"}')
 EVIDENCE_PIECES = ("Reference", "answer:", "solution:")
 
 VOCABULARY = (
     *(PAD, UNKNOWN, USER, ASSISTANT, END, EVIDENCE, DRAFT, CHUNK, JUDGE),
     *ARITHMETIC_VOCABULARY,
-    *(KEEP, REVISE, CLOSE),
+    *JSON_PIECES,
     *EVIDENCE_PIECES,
 )
 

@@ -34,15 +34,15 @@ class DemonstrationConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    easy: float = 0.3
+    easy: float = 0.35
     """Solutions of easy chains, up to the longest of the ood split."""
-    hard: float = 0.25
+    hard: float = 0.3
     """Solutions of hard chains, with the habit."""
-    privileged: float = 0.15
+    privileged: float = 0.12
     """Solutions of hard chains with the reference solution in the prompt, without slips."""
-    judge: float = 0.3
+    judge: float = 0.23
     """Verdicts on chunks, with the reference solution in the prompt."""
-    slip: float = Field(default=0.8, ge=0, le=1)
+    slip: float = Field(default=0.9, ge=0, le=1)
     """How often what was carried in is forgotten, of the columns that multiply by 6 to 9 and have a carry."""
     chunk_tokens: tuple[int, int] = (16, 64)
     """Fewest and most tokens of a chunk under review."""
@@ -103,9 +103,11 @@ class Demonstrator:
         end = min(start + self._random.randint(*self._config.chunk_tokens), len(written))
         is_ended = end == len(written)
         slip = next(slips(chain, written[:end], start=start, is_ended=is_ended), None)
-        reply = {"verdict": "keep"}
+        # The reason goes through the chunk as long as it is right: where it ends is found by copying and comparing.
+        reply = {"reason": written[start:end], "verdict": "keep"}
         if slip is not None:
-            reply = {"verdict": "revise", "quote": shortest_quote(written[start:end], slip.start - start)}
+            quote = shortest_quote(written[start:end], slip.start - start)
+            reply = {"reason": written[start : slip.start], "verdict": "revise", "quote": quote}
         prompt = render_prompt(
             "nano",
             "judge",
