@@ -4,7 +4,7 @@ import pytest
 from tests.evaluation.synthetic_run import write_run
 
 from midcourse.errors import DataError
-from midcourse.evaluation.compare import compare_runs, markdown_table, policy_and_role_tokens
+from midcourse.evaluation.compare import compare_runs, policy_and_role_tokens
 from midcourse.recording.writer import RecordingConfig, RunWriter
 
 
@@ -117,7 +117,3 @@ def test_a_run_that_is_given_twice_is_an_error_and_no_second_seed(tmp_path):
     folder = write_curve(tmp_path / "a", method="grpo", seed=0, tokens=10, points={0: 0.0})
     with pytest.raises(DataError, match="is given twice"):
         compare_runs([folder, tmp_path / "b" / ".." / "a"])
-
-
-def test_a_bar_in_a_cell_does_not_break_the_table():
-    assert markdown_table(("a",), [["x|y"]]).splitlines()[-1] == "| x\\|y |"

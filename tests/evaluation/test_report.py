@@ -5,7 +5,7 @@ from tests.evaluation.synthetic_run import write_run
 
 from midcourse.errors import DataError
 from midcourse.evaluation.compare import compare_runs
-from midcourse.evaluation.report import escape_text, intervention_sentences, write_report
+from midcourse.evaluation.report import intervention_sentences, write_report
 from midcourse.recording.writer import RecordingConfig, RunWriter
 
 
@@ -61,7 +61,3 @@ def test_several_runs_need_a_place_for_the_report(tmp_path):
     folders = [write_run(tmp_path / name, updates=1) for name in "ab"]
     with pytest.raises(DataError, match="needs a folder"):
         write_report(folders)
-
-
-def test_control_characters_and_markup_cannot_pass():
-    assert escape_text("a\x1b[2J\n<b>`x`") == "a&#92;x1b&#91;2J&#92;n&lt;b&gt;&#96;x&#96;"

@@ -21,6 +21,7 @@ from midcourse.evaluation.cost import (
     update_seconds,
 )
 from midcourse.evaluation.estimators import seed_interval
+from midcourse.evaluation.markdown import markdown_table, percent
 from midcourse.recording.reader import RunReader
 
 TOKENS_PREFIX = "rollout/tokens/"
@@ -276,19 +277,6 @@ def _curve_point(evaluation: Mapping[str, Any], lines: Sequence[Mapping[str, flo
         splits=evaluation.get("splits", {}),
         tags=evaluation.get("tags", {}),
     )
-
-
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; bars and line ends in cells are escaped."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(
-        "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines
-    )
-
-
-def percent(value: float | None) -> str:
-    """Return a share as text, "-" where there is none."""
-    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def _text(value: Any) -> str:

@@ -1,19 +1,12 @@
 """report.md of one or several runs: what the interventions did, in sentences, figures and examples from the record."""
 
-import html
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from midcourse.errors import DataError
-from midcourse.evaluation.compare import (
-    Comparison,
-    RunSummary,
-    compare_runs,
-    markdown_table,
-    percent,
-    policy_and_role_tokens,
-)
+from midcourse.evaluation.compare import Comparison, RunSummary, compare_runs, policy_and_role_tokens
+from midcourse.evaluation.markdown import escape_text, markdown_table, percent
 from midcourse.evaluation.plots import (
     OUTCOME_GROUPS,
     plot_metric,
@@ -244,10 +237,3 @@ def _message_text(turn: Turn) -> str:
         f"{call.name}({', '.join(f'{k}={v!r}' for k, v in call.arguments.items())})" for call in turn.message.tool_calls
     ]
     return " ".join(part for part in (turn.message.reasoning, turn.message.content, *calls) if part)
-
-
-def escape_text(text: str) -> str:
-    """Return a model's words as they can stand in Markdown and HTML: no markup, no control characters."""
-    visible = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-    escaped = html.escape(visible)
-    return "".join(f"&#{ord(char)};" if char in "`*_[]|\\" else char for char in escaped)
