@@ -56,6 +56,24 @@ def test_a_place_that_takes_no_file_is_an_error_that_names_it(tmp_path):
         Journal(tmp_path / "journal").write([make_group()], update=3, wave=0, request=REQUEST)
 
 
+def test_what_cannot_be_removed_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "journal").write_text("a file where the folder should be")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "update_1").write_text("a file where a folder should be")
+    for remove in (
+        Journal(tmp_path / "journal").clear,
+        lambda: Journal(tmp_path / "journal").drop_up_to(1),
+        lambda: Journal(tmp_path / "other").drop_up_to(1),
+    ):
+        with pytest.raises(DataError, match=r"cannot be removed: Not a directory"):
+            remove()
+
+
+def test_a_folder_in_the_place_of_a_wave_is_no_wave(tmp_path):
+    (tmp_path / "update_3" / "wave_0.jsonl").mkdir(parents=True)
+    assert Journal(tmp_path).read(update=3, wave=0, request=REQUEST) is None
+
+
 def test_a_torn_wave_is_not_there_wherever_it_was_torn(tmp_path):
     journal = Journal(tmp_path)
     journal.write([make_group(), make_group()], update=3, wave=0, request=REQUEST)

@@ -120,6 +120,25 @@ def test_an_empty_folder_has_no_checkpoint(tmp_path):
     assert not has_checkpoints(tmp_path / "none")
 
 
+def test_a_file_with_the_name_of_a_checkpoint_is_none_and_gives_way_to_one(tmp_path):
+    updater = make_updater()
+    (tmp_path / "step_3").write_text("")
+    assert not has_checkpoints(tmp_path)
+    assert load(updater, tmp_path) is None
+    save(updater, tmp_path, 1, keep=1)
+    assert load(updater, tmp_path).update == 1
+    save(updater, tmp_path, 3, keep=1)
+    assert load(updater, tmp_path).update == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["step_3"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_an_error_before_anything_is_trained(tmp_path):
+    (tmp_path / "checkpoints").write_text("")
+    for look in (has_checkpoints, lambda folder: load(make_updater(), folder)):
+        with pytest.raises(CheckpointError, match="checkpoints must be a folder"):
+            look(tmp_path / "checkpoints")
+
+
 def test_half_written_checkpoints_are_ignored_and_swept(tmp_path):
     updater = make_updater()
     path = save(updater, tmp_path, 1)

@@ -5,12 +5,13 @@ group a line. A file appears under its name whole and synced, or not at all; one
 treated as not there.
 """
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class Journal:
             DataError: the stored wave was made for another request: the run's settings changed since.
         """
         path = self._path(update, wave)
-        if not path.exists():
+        if not path.is_file():
             return None
         head_line, _, body = path.read_bytes().partition(b"\n")
         try:
@@ -79,21 +80,33 @@ class Journal:
         return [group_from_dict(json.loads(line)) for line in body.splitlines()]
 
     def drop_up_to(self, update: int) -> None:
-        """Remove the waves of `update` and of all before it: a checkpoint holds what came of them."""
-        if not self.folder.exists():
-            return
-        for path in self.folder.iterdir():
-            found = _UPDATE_FOLDER.fullmatch(path.name)
-            if found and int(found[1]) <= update:
-                shutil.rmtree(path)
+        """Remove the waves of `update` and of all before it: a checkpoint holds what came of them.
+
+        Raises:
+            DataError: they cannot be removed.
+        """
+        with _removing(self.folder):
+            for path in self.folder.iterdir() if self.folder.exists() else ():
+                found = _UPDATE_FOLDER.fullmatch(path.name)
+                if found and int(found[1]) <= update:
+                    shutil.rmtree(path)
 
     def clear(self) -> None:
-        """Remove all waves."""
-        if self.folder.exists():
-            shutil.rmtree(self.folder)
+        """Remove all waves. Raises as `drop_up_to`."""
+        with _removing(self.folder):
+            if self.folder.exists():
+                shutil.rmtree(self.folder)
 
     def _path(self, update: int, wave: int) -> Path:
         return self.folder / f"update_{update}" / f"wave_{wave}.jsonl"
+
+
+@contextlib.contextmanager
+def _removing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{error.filename or folder} cannot be removed: {error.strerror or error}") from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -92,10 +92,20 @@ def load_checkpoint(path: Path, *, policy: Policy, updater: Updater) -> Training
 def load_latest(folder: Path, *, policy: Policy, updater: Updater) -> TrainingState | None:
     """Load the newest checkpoint that is whole, and return its state; None if the run has none yet.
 
+    Raises:
+        CheckpointError: as `newest_whole`, or the newest whole one is not of this model.
+    """
+    path = newest_whole(folder)
+    return None if path is None else load_checkpoint(path, policy=policy, updater=updater)
+
+
+def newest_whole(folder: Path) -> Path | None:
+    """Return the newest checkpoint in `folder` that is whole; None if there is none yet.
+
     A damaged one is named in a warning, and the one before it is taken.
 
     Raises:
-        CheckpointError: there are checkpoints and none can be used, or the newest whole one is not of this model.
+        CheckpointError: there are checkpoints and none is whole, or `folder` is a file.
     """
     candidates = _steps(folder)
     for path in candidates:
@@ -104,7 +114,7 @@ def load_latest(folder: Path, *, policy: Policy, updater: Updater) -> TrainingSt
         except CheckpointError as error:
             warnings.warn(f"{error}; falling back to the checkpoint before it", stacklevel=2)
             continue
-        return load_checkpoint(path, policy=policy, updater=updater)
+        return path
     if candidates:
         raise CheckpointError(f"no checkpoint in {folder} is whole: {', '.join(path.name for path in candidates)}")
     return None
@@ -193,11 +203,20 @@ def _steps(folder: Path) -> list[Path]:
     """Return the checkpoints' paths, newest first."""
     if not folder.exists():
         return []
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _STEP.fullmatch(path.name))]
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} must be a folder, and is a file")
+    found = [
+        (int(match[1]), path)
+        for path in folder.iterdir()
+        if (match := _STEP.fullmatch(path.name)) is not None and path.is_dir()
+    ]
     return [path for _, path in sorted(found, reverse=True)]
 
 
 def _remove_leftovers(folder: Path) -> None:
     for pattern in (".step_*.partial", ".step_*.replaced"):
         for path in folder.glob(pattern):
-            shutil.rmtree(path)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
