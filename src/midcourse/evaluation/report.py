@@ -1,11 +1,11 @@
 """report.md of one or several runs: what the interventions did, in sentences, figures and examples from the record."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from midcourse.errors import DataError
 from midcourse.evaluation.compare import Comparison, RunSummary, compare_runs, policy_and_role_tokens
+from midcourse.evaluation.examples import Decode, RecordedRun, example_texts
 from midcourse.evaluation.markdown import escape_text, markdown_table, percent
 from midcourse.evaluation.plots import (
     OUTCOME_GROUPS,
@@ -15,12 +15,8 @@ from midcourse.evaluation.plots import (
     plot_tags,
     plot_turns,
 )
-from midcourse.recording.metrics import rollouts
 from midcourse.recording.reader import RunReader
-from midcourse.types import Group, InterventionOutcome, Turn
 
-Decode = Callable[[Sequence[int]], str]
-MAX_EXAMPLES = 3
 NOT_FLAGGED = ("valid", "validator_unreadable")
 COST_NOTE = (
     "Means over updates. Prompt tokens are as asked for, whether or not the engine had them cached. Requests wait side "
@@ -38,7 +34,7 @@ def write_report(
     Args:
         folders: one run folder or several; unfinished ones too, with or without interventions.
         output: where to write; None is the run's own folder, for a single run.
-        decode: tokens to text, for the examples' drafts; without it drafts are shown as token ids.
+        decode: tokens to text, for the examples; without it they are shown as token ids.
 
     Raises:
         DataError: a folder is no run, `output` is missing with several runs, or it cannot be written.
@@ -49,11 +45,15 @@ def write_report(
     folder = Path(chosen[0] if output is None else output)
     comparison = compare_runs(chosen)
     readers = {run.folder: RunReader(run.folder) for run in comparison.runs}
+    lines = {name: reader.metrics() for name, reader in readers.items()}
+    recorded = [
+        RecordedRun(title=run.title, reader=readers[run.folder], lines=lines[run.folder]) for run in comparison.runs
+    ]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        plots = draw_plots(comparison, {name: reader.metrics() for name, reader in readers.items()}, folder)
+        plots = draw_plots(comparison, lines, folder)
         (folder / "comparison.json").write_text(comparison.to_json() + "\n", encoding="utf-8")
-        text = _report_text(comparison, plots, _examples(list(readers.values()), decode))
+        text = _report_text(comparison, plots, example_texts(recorded, decode))
         (folder / "report.md").write_text(text, encoding="utf-8")
     except OSError as error:
         raise DataError(f"{folder} cannot be written: {error.strerror or error}") from error
@@ -187,53 +187,3 @@ def _equal_cost_tables(comparison: Comparison) -> list[str]:
 def _seed_text(interval: Sequence[float]) -> str:
     mean, least, greatest = interval
     return percent(mean) if least == greatest else f"{percent(mean)} ({percent(least)} to {percent(greatest)})"
-
-
-def _examples(readers: Sequence[RunReader], decode: Decode | None) -> list[str]:
-    """Return up to MAX_EXAMPLES accepted interventions as Markdown, the latest updates first, one a task."""
-    examples: list[str] = []
-    seen: set[str] = set()
-    for reader in readers:
-        for update in reversed(reader.trajectory_updates()):
-            for group in reader.trajectories(update):
-                if len(examples) == MAX_EXAMPLES:
-                    return examples
-                turn = None if group.task_id in seen else _first_accepted(group)
-                if turn is not None:
-                    seen.add(group.task_id)
-                    examples.append(_example_text(group.task_id, update, turn, decode))
-    return examples
-
-
-def _first_accepted(group: Group) -> Turn | None:
-    for trajectory in rollouts(group):
-        for turn in trajectory.turns:
-            if turn.intervention is not None and turn.intervention.outcome is InterventionOutcome.ACCEPTED:
-                return turn
-    return None
-
-
-def _example_text(task_id: str, update: int, turn: Turn, decode: Decode | None) -> str:
-    record: Any = turn.intervention
-
-    def text(token_ids: Sequence[int]) -> str:
-        return "token ids " + " ".join(map(str, token_ids)) if decode is None else decode(token_ids)
-
-    perplexity = "-" if record.perplexity is None else f"{record.perplexity:.2f}"
-    return "\n".join(
-        [
-            f"Update {update}, task {escape_text(task_id)}, perplexity {perplexity}, "
-            f"error types: {escape_text(', '.join(record.error_types) or 'none named')}.",
-            "",
-            f"<pre>draft      {escape_text(text(record.draft_ids))}",
-            f"corrected  {escape_text(_message_text(turn) if decode is None else text(record.corrected_ids))}",
-            f"diagnosis  {escape_text(record.diagnosis)}</pre>",
-        ]
-    )
-
-
-def _message_text(turn: Turn) -> str:
-    calls = [
-        f"{call.name}({', '.join(f'{k}={v!r}' for k, v in call.arguments.items())})" for call in turn.message.tool_calls
-    ]
-    return " ".join(part for part in (turn.message.reasoning, turn.message.content, *calls) if part)
