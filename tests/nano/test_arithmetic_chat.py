@@ -33,7 +33,9 @@ def test_the_judge_has_a_generation_prompt_and_other_roles_are_unknown():
     assert unknown in CHAT.role_prompt(role="validator", instructions="", request="1+2")
 
 
-@pytest.mark.parametrize("text", ['{"reason":"12","verdict":"keep"}', '{"reason":"1","verdict":"revise","quote":"2345"}'])
+@pytest.mark.parametrize(
+    "text", ['{"reason":"12","verdict":"keep"}', '{"reason":"1","verdict":"revise","quote":"2345"}']
+)
 def test_verdicts_are_few_tokens(text):
     token_ids = CHAT.encode(text)
     assert CHAT.decode(token_ids) == text

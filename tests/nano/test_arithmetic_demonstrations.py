@@ -6,11 +6,10 @@ from midcourse.environments.mathematics.arithmetic import continuation, read_cha
 from midcourse.interventions.locate import locate_quote
 from midcourse.interventions.reading import read_review
 from midcourse.nano.arithmetic.chat import ArithmeticChatFormat
-from midcourse.nano.arithmetic.demonstrations import DemonstrationConfig, Demonstrator, shortest_quote
+from midcourse.nano.arithmetic.demonstrations import KINDS, DemonstrationConfig, Demonstrator, shortest_quote
 from midcourse.nano.tokenizer import UNKNOWN
 
 CHAT = ArithmeticChatFormat()
-KINDS = ("easy", "hard", "privileged", "judge")
 
 
 def demonstrator(kind: str, **settings) -> Demonstrator:
@@ -65,6 +64,15 @@ def test_hard_solutions_forget_carries_as_often_as_they_are_told_to():
                     chances += 1
                     forgotten += start + 6 * number + 3 in places
     assert forgotten / chances == pytest.approx(0.8, abs=0.05)
+
+
+def test_behind_the_cue_nothing_is_forgotten():
+    source = demonstrator("cued")
+    for _ in range(20):
+        prompt, reply = written(source.draw())
+        query = query_of(prompt)
+        assert query.startswith("#")
+        assert reply == continuation(read_chain(query[1:]), "")
 
 
 def test_with_the_solution_at_hand_nothing_is_forgotten():

@@ -52,7 +52,7 @@ def arithmetic_settings(method: str, *, seed: int, updates: int, folder: Path) -
         "output": str(folder),
         "policy": {"path": "nano-arithmetic", "chat": "digits"},
         "environment": {"name": "arithmetic", "hard_fraction": HARD_FRACTION},
-        "rollout": {"temperature": 1.0, "max_turn_tokens": 340},
+        "rollout": {"temperature": 0.8, "max_turn_tokens": 340},
         "method": {"name": method, **ARITHMETIC_METHODS.get(method, {})},
         "training": {
             "updates": updates,

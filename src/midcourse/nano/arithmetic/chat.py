@@ -12,6 +12,8 @@ from midcourse.types import AssistantTurn, ToolResult
 
 USER, ASSISTANT, END = "<|user|>", "<|assistant|>", "<|end|>"
 EVIDENCE, DRAFT, CHUNK, JUDGE = "<|evidence|>", "<|draft|>", "<|chunk|>", "<|judge|>"
+CUE = "#"
+"""A query that begins with it asks for what the policy can do and does not do by habit: adding what was carried."""
 JSON_PIECES = ('{"reason":"', '","verdict":"keep"}', '","verdict":"revise","quote":"', '"}')
 EVIDENCE_PIECES = ("Reference", "answer:", "solution:")
 

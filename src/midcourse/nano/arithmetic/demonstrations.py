@@ -1,7 +1,7 @@
 """What the warm start teaches: worked steps with a habit, how to go on with the solution at hand, and how to judge.
 
 The habit is a slip that pupils make: in columns multiplied by 6 to 9, what was carried in is often forgotten. Adding it
-is in the model's skills (multipliers up to 5 are always worked out right), and not in its habits.
+is shown behind a cue that no task has, so it is in the model's skills and not in its habits.
 """
 
 import json
@@ -22,9 +22,10 @@ from midcourse.environments.mathematics.arithmetic import (
 from midcourse.environments.mathematics.arithmetic.environment import OOD_EXTRA_STEPS
 from midcourse.environments.mathematics.arithmetic.problems import HARD_MULTIPLIERS, Difficulty, Symbol
 from midcourse.interventions.prompts import render_prompt
-from midcourse.nano.arithmetic.chat import ArithmeticChatFormat
+from midcourse.nano.arithmetic.chat import CUE, ArithmeticChatFormat
 from midcourse.nano.documents import Document
 
+KINDS = ("easy", "hard", "cued", "privileged", "judge")
 SHORTEST_QUOTE = 6
 """Characters; a quote is longer where a shorter one would be found earlier in the chunk."""
 
@@ -34,15 +35,17 @@ class DemonstrationConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    easy: float = 0.35
+    easy: float = 0.28
     """Solutions of easy chains, up to the longest of the ood split."""
-    hard: float = 0.3
+    hard: float = 0.24
     """Solutions of hard chains, with the habit."""
-    privileged: float = 0.12
+    cued: float = 0.22
+    """Solutions of hard chains behind the cue, without slips."""
+    privileged: float = 0.09
     """Solutions of hard chains with the reference solution in the prompt, without slips."""
-    judge: float = 0.23
+    judge: float = 0.17
     """Verdicts on chunks, with the reference solution in the prompt."""
-    slip: float = Field(default=0.9, ge=0, le=1)
+    slip: float = Field(default=0.85, ge=0, le=1)
     """How often what was carried in is forgotten, of the columns that multiply by 6 to 9 and have a carry."""
     chunk_tokens: tuple[int, int] = (16, 64)
     """Fewest and most tokens of a chunk under review."""
@@ -55,27 +58,27 @@ class Demonstrator:
         self._chat = chat
         self._config = config
         self._random = random.Random(f"arithmetic demonstrations/{seed}")
-        shares = {name: getattr(config, name) for name in ("easy", "hard", "privileged", "judge")}
+        shares = {name: getattr(config, name) for name in KINDS}
         self._kinds, self._weights = list(shares), list(shares.values())
         self._problems = ArithmeticConfig()
 
     def draw(self) -> Document:
         """Return one document."""
         kind = self._random.choices(self._kinds, self._weights)[0]
-        if kind in ("easy", "hard"):
-            chain = self._chain(kind, extra_steps=OOD_EXTRA_STEPS[1] if kind == "easy" else 0)
-            return self._solution(chain.query, self.response(chain))
+        if kind == "easy":
+            chain = self._chain("easy", extra_steps=OOD_EXTRA_STEPS[1])
+            return self._solution(chain.query, continuation(chain, ""))
         # Most steps of a hard chain are easy ones.
         chain = self._chain("hard")
+        if kind == "hard":
+            return self._solution(chain.query, continuation(chain, "", column_rule=self._habit))
+        if kind == "cued":
+            return self._solution(f"{CUE}{chain.query}", continuation(chain, ""))
         task = make_task(chain, split="train", difficulty="hard")
         if kind == "judge":
             return self._verdict(chain, task)
         query = render_prompt("nano", "privileged", {"query": task.query, "evidence_text": task.evidence.text}).request
         return self._solution(query, continuation(chain, ""))
-
-    def response(self, chain: Chain) -> str:
-        """Return a response with the habit: right in all that it works out, but for forgotten carries."""
-        return continuation(chain, "", column_rule=self._habit)
 
     def _habit(self, symbol: Symbol, value: int, operand: int, carry: int) -> tuple[int, int]:
         is_forgotten = symbol == "*" and operand in HARD_MULTIPLIERS and self._random.random() < self._config.slip

@@ -1,7 +1,7 @@
 """What an arithmetic policy can do: `python -m midcourse.nano.arithmetic.measure [FOLDER]` prints one JSON object.
 
 Success by difficulty, how often its verdicts on chunks agree with the scripted judge's, and how often it writes the
-right solution when it has it in its prompt: the two skills of the judge that it can be for itself.
+right solution of a hard chain, greedy: behind the cue, and when it has the solution in its prompt.
 """
 
 import asyncio
@@ -15,10 +15,9 @@ from midcourse.config import build_config
 from midcourse.engines.base import Engine, SamplingParams
 from midcourse.interventions.reading import ReviewReply, read_reply
 from midcourse.nano.arithmetic.chat import ArithmeticChatFormat
-from midcourse.nano.arithmetic.demonstrations import DemonstrationConfig, Demonstrator
+from midcourse.nano.arithmetic.demonstrations import KINDS, DemonstrationConfig, Demonstrator
 from midcourse.nano.settings import arithmetic_settings
 
-KINDS = ("easy", "hard", "privileged", "judge")
 MEASURE_SEED = 999
 """Of the documents that the judge is examined on: the warm start draws with other seeds."""
 LONGEST_RESPONSE = 260
@@ -71,13 +70,13 @@ async def measure(path: str, *, tasks: int = 150, documents: int = 200) -> dict[
         result = (await evaluate_parts(parts)).to_dict()
         sheets = {**result["tags"], **result["splits"]}
         engine = parts.tools.engine
-        privileged = await answers(engine, "privileged", number=documents)
+        skills = {kind: await answers(engine, kind, number=documents) for kind in ("cued", "privileged")}
         return {
             "pass@1": {
                 name: sheets[name]["pass_at"]["1"]["value"]
                 for name in ("test/easy", "test/hard", "ood/easy", "ood/hard")
             },
-            "privileged": _share(found == wanted for found, wanted in privileged),
+            **{kind: _share(found == wanted for found, wanted in pairs) for kind, pairs in skills.items()},
             "judge": judge_agreement(await answers(engine, "judge", number=documents)),
         }
 
