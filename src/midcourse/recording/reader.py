@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from midcourse.errors import DataError
+from midcourse.recording.scores import check_evaluation
 from midcourse.recording.serialization import SCHEMA_VERSION, group_from_dict
 from midcourse.recording.writer import (
     CONFIG_NAME,
@@ -22,6 +23,8 @@ from midcourse.types import Group
 
 NON_FINITE = ("inf", "-inf", "nan")
 """Numbers that JSON lacks are written as these strings."""
+MAX_UPDATE = 2**53
+"""Updates beyond this are no counts, and no plot could tell them apart."""
 TRAJECTORY_COLUMNS = (
     "task_id",
     "token_ids",
@@ -55,31 +58,38 @@ class RunReader:
 
     @property
     def config_text(self) -> str:
-        """The resolved settings as they were written."""
-        return (self.folder / CONFIG_NAME).read_text(encoding="utf-8")
+        """The resolved settings as they were written. Raises DataError where the file cannot be read."""
+        path = self.folder / CONFIG_NAME
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path} cannot be read: {error}") from error
 
     @property
     def config(self) -> dict[str, Any]:
         """The resolved settings. Raises DataError where the file is no TOML."""
         try:
             return tomllib.loads(self.config_text)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except tomllib.TOMLDecodeError as error:
             raise DataError(f"{self.folder / CONFIG_NAME} cannot be read: {error}") from error
 
     def metrics(self) -> list[dict[str, float]]:
-        """Return one mapping an update, in the order written; "update" is one of the keys.
+        """Return one mapping an update, in the order written; "update" is one of the keys, and an integer.
 
         Raises:
-            DataError: a line other than the last cannot be read.
+            DataError: a line other than the last cannot be read, or holds something else than numbers.
         """
-        return [
-            {name: float(value) if value in NON_FINITE else value for name, value in line.items()}
-            for line in _read_lines(self.folder / METRICS_NAME)
-        ]
+        path = self.folder / METRICS_NAME
+        return [_numbers(values, f"{path}, line {number}") for number, values in _read_lines(path)]
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """Return the evaluations in the order written, each with its "update". Raises as `metrics`."""
-        return list(_read_lines(self.folder / EVALUATIONS_NAME))
+        """Return the evaluations in the order written, each with its "update".
+
+        Raises:
+            DataError: a line other than the last cannot be read, or lacks scores that every evaluation has.
+        """
+        path = self.folder / EVALUATIONS_NAME
+        return [check_evaluation(values, f"{path}, line {number}") for number, values in _read_lines(path)]
 
     def trajectory_updates(self) -> list[int]:
         """Return the updates whose rollouts were kept, in order."""
@@ -101,21 +111,44 @@ class RunReader:
         return _read_parquet(path)
 
 
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number of each whole line and its object, which has an update."""
     if not path.exists():
         return
-    lines = path.read_bytes().split(b"\n")
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     for number, line in enumerate(lines, start=1):
         # What follows the last line end is a line that was never finished.
         if number == len(lines) or not line.strip():
             continue
         try:
             values = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: no JSON: {error}") from error
-        if not isinstance(values, dict) or not isinstance(values.get("update"), int):
+        if not isinstance(values, dict) or not _is_update(values.get("update")):
             raise DataError(f"{path}, line {number}: an object with an update must stand here: got {line[:80]!r}")
-        yield values
+        yield number, values
+
+
+def _is_update(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_UPDATE
+
+
+def _numbers(values: Mapping[str, Any], place: str) -> dict[str, float]:
+    """Return a metrics line with the numbers that JSON lacks in place of their words."""
+    numbers: dict[str, float] = {"update": values["update"]}
+    for name, value in values.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number and not (isinstance(value, str) and value in NON_FINITE):
+            raise DataError(f"{place}, {name!r}: expected a number, got {value!r:.80}")
+        if name != "update":
+            try:
+                numbers[name] = float(value)
+            except OverflowError as error:
+                raise DataError(f"{place}, {name!r}: expected a number of 64 bits, got one that is larger") from error
+    return numbers
 
 
 def _read_parquet(path: Path) -> list[Group]:

@@ -217,7 +217,7 @@ def _drop_torn_line(path: Path) -> None:
 def _update_of(path: Path, line: bytes) -> int:
     try:
         return int(json.loads(line)["update"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(f"{path} holds a line without an update: {line[:80]!r}") from error
 
 
