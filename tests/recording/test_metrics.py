@@ -35,6 +35,7 @@ def test_turns_and_tokens_are_those_of_the_members():
     metrics = group_metrics([Group(group_id="g", task_id="t1", members=members)])
     assert (metrics["turns/1"], metrics["turns/more"], metrics["rollout/turns/mean"]) == (0.5, 0.5, 4.5)
     assert (metrics["tokens/prompt"], metrics["tokens/policy"], metrics["tokens/intervention"]) == (4.0, 2.0, 2.0)
+    assert metrics["group/members"] == 2.0
 
 
 def test_costs_add_over_groups_by_role():

@@ -86,6 +86,7 @@ def _group_outcomes(groups: Sequence[Group]) -> dict[str, float]:
     after = [_scored(group.rewards) for group in groups]
     metrics = {
         "group/count": float(len(groups)),
+        "group/members": float(sum(len(group.members) for group in groups)),
         "group/unscored": float(sum(not rewards for rewards in after)),
         "group/rescued": float(sum(any(member.replaced is not None for member in group.members) for group in groups)),
     }
