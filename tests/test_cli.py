@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import midcourse
+from midcourse.assembly import locate_checkpoint
 from midcourse.cli import _load, app, main
 from midcourse.commands.console import print_json
 from midcourse.commands.show import coloured, group_lines, printable, trajectory_json
@@ -186,6 +187,25 @@ def test_a_checkpoint_is_found_from_within_its_run_and_takes_no_other_weights(ca
         status, _, err = run(capsys, "eval", name, "--set", "policy.path=other")
         assert status == 2
         assert "--set policy.path=other: not used" in err
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(capsys, tmp_path):
+    (tmp_path / "config.toml").write_text("seed = 1\n", encoding="utf-8")
+    for name in ("step_2", "step_10"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    whole = tmp_path / "checkpoints" / "step_2" / "manifest.json"
+    whole.write_text('{"files": {}}', encoding="utf-8")
+    with pytest.warns(UserWarning, match="step_10"):
+        assert locate_checkpoint(tmp_path).step == whole.parent
+    _, _, err = run(capsys, "eval", str(tmp_path), "--set", "policy.path=other")
+    assert "warning: checkpoint file" in err
+    assert "step_10/manifest.json cannot be read" in err
+    assert "--set policy.path=other: not used" in err
+    whole.unlink()
+    status, _, err = run(capsys, "eval", str(tmp_path))
+    assert status == 2
+    assert "is whole: step_10, step_2" in err
 
 
 @pytest.mark.parametrize("splits", ['["dev"]', '["test", "test"]', "[]"])

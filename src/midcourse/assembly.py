@@ -44,7 +44,7 @@ FAILURE_METRICS: Mapping[str, str] = {
     "teacher scores": "intervention/teacher_failed",
 }
 """What a run goes on without, and so must tell: kind -> metric that counts it in an update."""
-_STEP = re.compile(r"step_(\d+)")
+_STEP = re.compile(r"step_\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +166,13 @@ def token_decoder(config: PolicyConfig) -> Callable[[Sequence[int]], str]:
 def locate_checkpoint(path: Path) -> CheckpointPlace:
     """Return the checkpoint at `path`, or the newest whole one of the run at `path`.
 
+    A damaged one of a run is named in a warning, and the one before it is taken.
+
     Raises:
-        DataError: neither a run folder nor a checkpoint of one.
-        CheckpointError: no checkpoint there is whole.
+        DataError: neither a run folder nor a checkpoint of one, or a run without checkpoints.
+        CheckpointError: the checkpoint at `path` is damaged, or no checkpoint of the run is whole.
     """
-    from midcourse.training.checkpoint import check_manifest
+    from midcourse.training.checkpoint import check_manifest, newest_whole
 
     run = path.absolute().parent.parent  # of "step_40" as well
     if _STEP.fullmatch(path.name) and (run / "config.toml").is_file():
@@ -178,15 +180,9 @@ def locate_checkpoint(path: Path) -> CheckpointPlace:
         return CheckpointPlace(run=run, step=path)
     if not (path / "config.toml").is_file():
         raise DataError(f"{path} is neither a run folder (with config.toml) nor a run's checkpoints/step_N")
-    steps = [
-        (int(match[1]), step)
-        for step in (path / "checkpoints").glob("step_*")
-        if (match := _STEP.fullmatch(step.name)) is not None
-    ]
-    if not steps:
+    newest = newest_whole(path / "checkpoints")
+    if newest is None:
         raise DataError(f"{path / 'checkpoints'} holds no checkpoint")
-    newest = max(steps)[1]
-    check_manifest(newest)
     return CheckpointPlace(run=path, step=newest)
 
 

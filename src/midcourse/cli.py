@@ -3,10 +3,11 @@
 import asyncio
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 from rich.table import Table
@@ -432,6 +433,21 @@ def version(as_json: Json = False) -> None:
         output.print(midcourse.__version__)
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning of ours as one yellow line; those of libraries keep the place that they come from."""
+    if Path(filename).is_relative_to(Path(midcourse.__file__).parent):
+        errors.print(Text(f"warning: {printable(str(message))}", style="yellow"), soft_wrap=True)
+    else:
+        (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; a mistake of the user is one red line and what to do next, status 2."""
     # The bars of model loading and saving would break ours.
@@ -440,7 +456,9 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # no model's word may end a run on a narrow terminal
     try:
-        app(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            app(arguments)
     except MidcourseError as error:
         message = Text("error: ", style="bold red")
         message.append(printable(str(error)), style="red")
