@@ -1,6 +1,6 @@
 import pytest
 
-from midcourse.evaluation.cost import update_cost
+from midcourse.evaluation.cost import update_cost, wall_clock_parts
 
 LINES = [
     {
@@ -39,8 +39,8 @@ def test_the_share_of_reused_prompt_tokens_is_that_of_what_the_engine_counted():
 
 
 def test_a_role_of_another_method_has_a_row_of_its_own_after_the_known_ones():
-    lines = [{"rollout/tokens/judge": 3.0, "rollout/tokens/verifier": 2.0}]
-    assert list(update_cost(lines).roles) == ["verifier", "judge"]
+    lines = [{"rollout/tokens/critic": 3.0, "rollout/tokens/verifier": 2.0}]
+    assert list(update_cost(lines).roles) == ["verifier", "critic"]
 
 
 def test_ratios_are_of_totals_and_none_where_the_baseline_has_nothing():
@@ -53,3 +53,15 @@ def test_ratios_are_of_totals_and_none_where_the_baseline_has_nothing():
 def test_a_run_without_updates_costs_nothing():
     cost = update_cost([])
     assert (cost.roles, cost.total.generated_tokens, cost.wall_seconds) == ({}, 0.0, 0.0)
+
+
+def test_the_rollouts_wall_clock_is_shared_out_by_who_was_waited_for():
+    # (3 + 1) / 2 seconds of rollout, of 9 awaited seconds 8 for the policy
+    assert wall_clock_parts(LINES) == pytest.approx(
+        {"update of the weights": 1.0, "rollout: policy": 16 / 9, "rollout: gate scoring": 2 / 9}
+    )
+
+
+def test_a_rollout_whose_requests_were_not_timed_is_one_part():
+    assert wall_clock_parts(LINES[1:]) == {"update of the weights": 1.0, "rollout": 1.0}
+    assert wall_clock_parts([]) == {}

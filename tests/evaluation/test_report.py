@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from tests.evaluation.reviewed_run import letters, write_reviewed_run
 from tests.evaluation.synthetic_run import write_run
 
 from midcourse.errors import DataError
@@ -26,8 +27,13 @@ def test_a_report_of_several_runs_has_its_figures_beside_it(tmp_path):
 
 def test_a_run_without_interventions_says_so_and_draws_no_outcomes(tmp_path):
     path = write_report(write_run(tmp_path / "grpo", method="grpo", updates=2))
-    assert "No step was intervened on" in path.read_text()
-    assert not (path.parent / "outcomes_0.png").exists()
+    text = path.read_text()
+    assert "No step was intervened on" in text
+    assert "judge" not in text
+    assert "something to learn from" not in text  # not counted in this run
+    assert {file.name for file in path.parent.glob("*.png")} == {
+        *("progress.png", "difficulty.png", "turns_0.png", "wall_clock.png", "authors_0.png")
+    }
 
 
 def test_a_run_that_has_only_begun_gets_a_report(tmp_path):
@@ -61,3 +67,30 @@ def test_several_runs_need_a_place_for_the_report(tmp_path):
     folders = [write_run(tmp_path / name, updates=1) for name in "ab"]
     with pytest.raises(DataError, match="needs a folder"):
         write_report(folders)
+
+
+def test_a_report_on_reviewed_rollouts_speaks_of_the_reviews(tmp_path):
+    path = write_reviewed_run(tmp_path)
+    text = write_report(path, decode=letters).read_text()
+    assert "No step was intervened on" not in text
+    assert "The judge reviewed 16 chunks of 8 rollouts: kept 12 (75.0 %), revised 4 (25.0 %)." in text
+    assert "33.3 % of the groups had something to learn from." in text
+    assert "policy wrote alone: 0.0 % in the first update, 100.0 % in the last." in text
+    assert "under review: 100.0 % in the first update with reviews, 100.0 % in the last." in text
+    assert "| corrections |" in text
+    assert "| mintrl | 0 | - | 3 |" in text
+    assert "| num_revised | 4 |" in text
+    assert "review/" not in text  # reviews by outcome stand in the sentence: a mean over updates says less
+    assert "rejected    <del>Xd</del>" in text
+    for name in ("success", "correction_logprobs", "token_fraction", "reviews_0", "authors_0", "wall_clock"):
+        assert f"({name}.png)" in text
+        assert (path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert not (path / "outcomes_0.png").exists()
+    assert not (path / "perplexity.png").exists()
+    assert json.loads((path / "comparison.json").read_text())["runs"][0]["reviews"]["outcomes"]["revised"] == 4
+
+
+def test_what_a_reviewed_run_corrected_is_in_the_table(tmp_path):
+    comparison = compare_runs([write_reviewed_run(tmp_path / "mintrl"), write_run(tmp_path / "rti", updates=2)])
+    row = next(line for line in comparison.table().splitlines() if line.startswith("| mintrl"))
+    assert row.split("|")[-3].strip() == "4"

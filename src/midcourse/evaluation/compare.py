@@ -22,13 +22,16 @@ from midcourse.evaluation.cost import (
 )
 from midcourse.evaluation.estimators import seed_interval
 from midcourse.evaluation.markdown import markdown_table, percent
+from midcourse.evaluation.reviews import REVIEW_PREFIX, ReviewSummary, summarize_reviews
 from midcourse.recording.reader import RunReader
+from midcourse.types import InterventionOutcome, ReviewOutcome
 
 TOKENS_PREFIX = "rollout/tokens/"
 BASELINE_METHOD = "grpo"
 """Costs are given as multiples of the first run of this method, else of the first run."""
 OUTCOME_PREFIX = "intervention/outcome/"
 COUNT_PREFIX = "intervention/num_"
+NO_SIGNAL_KEY = "objective/groups_without_signal"
 RUN_ONLY_SECTIONS = ("seed", "output", "recording")
 """Settings that do not make another method."""
 
@@ -45,7 +48,7 @@ TABLE_HEADINGS = (
     "policy tokens",
     "role tokens",
     "seconds",
-    "accepted steps",
+    "corrections",
     "rescued groups",
 )
 COST_HEADINGS = ("asked by", "generated tokens", "scored tokens", "prompt tokens", "awaited seconds")
@@ -80,6 +83,8 @@ class RunSummary:
     intervention_counts: Mapping[str, float]  # intervention/num_*, summed
     intervention_means: Mapping[str, float]  # every other intervention/* metric, mean over updates that have it
     num_rescued: float
+    reviews: ReviewSummary | None  # None: nothing was under review
+    signal_fraction: float | None  # groups that could move the weights, in [0, 1]; None: not counted
     errors: Mapping[str, float]  # failed rollouts by kind
 
     @property
@@ -248,9 +253,11 @@ def _summarize(reader: RunReader, label: str) -> RunSummary:
         intervention_means={
             key: _mean([line[key] for line in lines if key in line])
             for key in sorted(intervention)
-            if not key.startswith((OUTCOME_PREFIX, COUNT_PREFIX))
+            if not key.startswith((OUTCOME_PREFIX, REVIEW_PREFIX, COUNT_PREFIX))
         },
         num_rescued=sum(line.get("group/rescued", 0.0) for line in lines),
+        reviews=summarize_reviews(lines),
+        signal_fraction=_signal_fraction(lines),
         errors={key: value for key, value in _sums(lines, "rollout/errors/").items() if key != "total"},
     )
 
@@ -262,6 +269,14 @@ def _sums(lines: Sequence[Mapping[str, float]], prefix: str) -> dict[str, float]
             if key.startswith(prefix):
                 sums[key.removeprefix(prefix)] = sums.get(key.removeprefix(prefix), 0.0) + value
     return dict(sorted(sums.items()))
+
+
+def _signal_fraction(lines: Sequence[Mapping[str, float]]) -> float | None:
+    counted = [
+        (line["group/count"], line[NO_SIGNAL_KEY]) for line in lines if {"group/count", NO_SIGNAL_KEY} <= {*line}
+    ]
+    total = sum(count for count, _ in counted)
+    return 1 - sum(without for _, without in counted) / total if total else None
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -318,7 +333,9 @@ def _amounts(cost: RoleCost) -> list[str]:
 
 def _costs(run: RunSummary) -> list[str]:
     policy, roles = policy_and_role_tokens(run)
-    amounts = (run.num_rollouts, policy, roles, run.seconds, run.outcomes.get("accepted", 0.0), run.num_rescued)
+    revised = 0.0 if run.reviews is None else run.reviews.outcomes[ReviewOutcome.REVISED.value]
+    corrections = run.outcomes.get(InterventionOutcome.ACCEPTED.value, 0.0) + revised
+    amounts = (run.num_rollouts, policy, roles, run.seconds, corrections, run.num_rescued)
     return [f"{amount:,.0f}" for amount in amounts]
 
 

@@ -16,6 +16,10 @@ ROLE_TITLES: Mapping[str, str] = {
     "corrector": "corrector",
     "verifier": "verifier",
     "gate": "gate scoring",
+    "judge": "judge, verdicts",
+    "intervention": "intervention policy",
+    "intervention_score": "scoring of what it wrote",
+    "teacher": "teacher",
 }
 """Role -> how a table calls it, in the order of a table. Roles that a method adds follow under their own names."""
 GATE_SCORING: Mapping[str, str] = {"calibration": "gate"}
@@ -27,7 +31,8 @@ AMOUNT_PREFIXES: Mapping[str, str] = {
     "awaited_seconds": "time/rollout/",
 }
 """Field of `RoleCost` -> the metrics that it is read from; a role's name follows."""
-SECONDS_KEYS = ("time/rollout", "time/update")
+ROLLOUT_SECONDS, UPDATE_SECONDS = "time/rollout", "time/update"
+SECONDS_KEYS = (ROLLOUT_SECONDS, UPDATE_SECONDS)
 """Wall clock of one update, seconds, in parts that do not overlap; evaluations and checkpoints are not in it."""
 ASKED_KEY, REUSED_KEY = "time/engine/prompt_tokens", "time/engine/prompt_tokens_reused"
 
@@ -85,3 +90,22 @@ def update_cost(lines: Sequence[Mapping[str, float]]) -> UpdateCost:
         wall_seconds=sum(map(update_seconds, lines)) / num_updates,
         prompt_reused_fraction=sum(line.get(REUSED_KEY, 0.0) for line in lines) / asked if asked else None,
     )
+
+
+def wall_clock_parts(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean seconds of an update by what they went to: the update, and the rollout by who was waited for.
+
+    Rollouts wait side by side: of the rollout's wall clock each role gets its share of all awaited seconds. A rollout
+    whose requests were not timed is one part.
+    """
+    num_updates = max(1, len(lines))
+    update, rollout = (
+        sum(line.get(key, 0.0) for line in lines) / num_updates for key in (UPDATE_SECONDS, ROLLOUT_SECONDS)
+    )
+    awaited = {
+        role: cost.awaited_seconds for role, cost in update_cost(lines).roles.items() if cost.awaited_seconds > 0
+    }
+    total = sum(awaited.values())
+    parts = {f"rollout: {ROLE_TITLES.get(role, role)}": rollout * share / total for role, share in awaited.items()}
+    found = {"update of the weights": update, **(parts or {"rollout": rollout})}
+    return {name: seconds for name, seconds in found.items() if seconds > 0}

@@ -74,12 +74,13 @@ def _corrections(group: Group, decode: Decode | None) -> Iterator[str]:
 def _step_text(turn: Turn, decode: Decode | None) -> str:
     record: Any = turn.intervention
     perplexity = "-" if record.perplexity is None else f"{record.perplexity:.2f}"
+    draft = _ids_text(record.draft_ids) if decode is None else decode(record.draft_ids)
     corrected = _message_text(turn) if decode is None else decode(record.corrected_ids)
     return "\n".join(
         [
             f"perplexity {perplexity}, error types: {escape_text(', '.join(record.error_types) or 'none named')}.",
             "",
-            f"<pre>draft      {escape_text(_ids_text(record.draft_ids) if decode is None else decode(record.draft_ids))}",
+            f"<pre>draft      {escape_text(draft)}",
             f"corrected  {escape_text(corrected)}",
             f"diagnosis  {escape_text(record.diagnosis)}</pre>",
         ]

@@ -9,6 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from midcourse.evaluation.compare import OUTCOME_PREFIX, Comparison, CurvePoint, RunSummary
+from midcourse.evaluation.cost import wall_clock_parts
+from midcourse.evaluation.reviews import (
+    JUDGE_LOGPROB,
+    POLICY_LOGPROB,
+    REVIEW_PREFIX,
+    REVIEW_TITLES,
+    SUCCESS_ALONE,
+    SUCCESS_REVIEWED,
+)
+from midcourse.types import TokenSource
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette: told apart under every common colour blindness."""
@@ -22,6 +32,9 @@ OUTCOME_GROUPS = (
     ("correction equals draft", ("unchanged",)),
 )
 TURN_BINS = ("1", "2", "3", "4", "5", "6", "more")
+AUTHORS = (TokenSource.POLICY, TokenSource.INTERVENTION, TokenSource.ENVIRONMENT)
+MEMBERS_KEY = "group/members"
+HATCHES = ("", "//", "..", "xx", "--", "\\\\", "++")
 
 Series = Mapping[float, float]
 
@@ -181,6 +194,64 @@ def plot_metric(
     return _save(figure, axes, path) if drawn else None
 
 
+def plot_success(comparison: Comparison, lines: Mapping[str, Sequence[Mapping[str, float]]], path: Path) -> Path | None:
+    """Draw the success of members that the policy wrote alone (solid) and of those under review (dashed).
+
+    Runs without reviews have the former line alone; without any run that has them nothing is drawn.
+    """
+    if not any(run.reviews for run in comparison.runs):
+        return None
+    figure, axes = _new_axes("Success in training, policy alone and under review", "update", "share of members")
+    for style, (label, runs) in enumerate(comparison.by_label().items()):
+        for key, name, dash in ((SUCCESS_ALONE, "policy alone", "-"), (SUCCESS_REVIEWED, "under review", "--")):
+            series = [_smoothed(lines[run.folder], key) for run in runs]
+            _draw(axes, series, f"{label}: {name}", style, dashed=dash, marker=False, sparse=True)
+    axes.set_ylim(-0.02, 1.02)
+    return _save(figure, axes, path)
+
+
+def plot_correction_logprobs(
+    comparison: Comparison, lines: Mapping[str, Sequence[Mapping[str, float]]], path: Path
+) -> Path | None:
+    """Draw the mean log-probability of the corrections' tokens, by the policy (solid) and by the judge (dotted)."""
+    figure, axes = _new_axes("Corrections under the policy", "update", "nats a token (0 = certain)")
+    drawn = False
+    for style, (label, runs) in enumerate(comparison.by_label().items()):
+        for key, name, dash in ((POLICY_LOGPROB, "policy", "-"), (JUDGE_LOGPROB, "judge", ":")):
+            # RTI has neither; what a judge gives itself says nothing where the policy's is not known.
+            if any(run.reviews for run in runs):
+                series = [{line["update"]: line[key] for line in lines[run.folder] if key in line} for run in runs]
+                drawn |= _draw(axes, series, f"{label}: {name}", style, dashed=dash, sparse=True)
+    return _save(figure, axes, path) if drawn else None
+
+
+def plot_wall_clock(
+    comparison: Comparison, lines: Mapping[str, Sequence[Mapping[str, float]]], path: Path
+) -> Path | None:
+    """Draw one bar a run: seconds an update, the rollout's shared out by whom its rollouts waited for.
+
+    Rollouts wait side by side, so awaited seconds add up to more than the wall clock; their shares are what is drawn.
+    """
+    bars = [wall_clock_parts(lines[run.folder]) for run in comparison.runs]
+    if not any(bars):
+        return None
+    from matplotlib.ticker import AutoLocator
+
+    figure, axes = _new_axes("Wall clock of an update", "seconds, mean over updates", "")
+    axes.xaxis.set_major_locator(AutoLocator())
+    places = range(len(bars))
+    left = [0.0] * len(bars)
+    for style, name in enumerate(dict.fromkeys(name for bar in bars for name in bar)):
+        widths = [bar.get(name, 0.0) for bar in bars]
+        # Several methods have more roles than there are colours: the next round of colours is hatched otherwise.
+        colour, hatch = COLOURS[style % len(COLOURS)], HATCHES[(style + style // len(COLOURS)) % len(HATCHES)]
+        axes.barh(places, widths, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4, label=name)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axes.set_yticks(places, [run.title for run in comparison.runs])
+    axes.set_ylim(len(bars) - 0.4, -0.6)
+    return _save(figure, axes, path)
+
+
 def plot_turns(lines: Sequence[Mapping[str, float]], label: str, path: Path) -> Path | None:
     """Draw the shares of rollouts by number of turns over updates, of one run (Fig. 5b)."""
     lines = [line for line in lines if "turns/1" in line]
@@ -204,6 +275,26 @@ def plot_outcomes(lines: Sequence[Mapping[str, float]], label: str, path: Path) 
     return _stack(lines, counts, names, path, title=f"Flagged steps: {label}", y_label="steps per update")
 
 
+def plot_reviews(lines: Sequence[Mapping[str, float]], label: str, path: Path) -> Path | None:
+    """Draw what became of the reviewed chunks over updates, of one run."""
+    lines = [line for line in lines if any(key.startswith(REVIEW_PREFIX) for key in line)]
+    counts = [[line.get(REVIEW_PREFIX + outcome.value, 0.0) for line in lines] for outcome in REVIEW_TITLES]
+    if not any(any(row) for row in counts):
+        return None
+    names = list(REVIEW_TITLES.values())
+    return _stack(lines, counts, names, path, title=f"Reviews: {label}", y_label="chunks per update")
+
+
+def plot_authors(lines: Sequence[Mapping[str, float]], label: str, path: Path) -> Path | None:
+    """Draw the mean tokens of a member by who wrote them, over updates, of one run; the prompt is left out."""
+    lines = [line for line in lines if line.get(MEMBERS_KEY, 0) > 0]
+    rows = [[line.get(f"tokens/{author.value}", 0.0) / line[MEMBERS_KEY] for line in lines] for author in AUTHORS]
+    if not any(any(row) for row in rows):
+        return None
+    names = [author.value for author in AUTHORS]
+    return _stack(lines, rows, names, path, title=f"Tokens by author: {label}", y_label="tokens per rollout")
+
+
 def _stack(
     lines: Sequence[Mapping[str, float]],
     rows: Sequence[Sequence[float]],
@@ -217,7 +308,6 @@ def _stack(
     updates = [line["update"] for line in lines]
     width = 0.9 * min((b - a for a, b in itertools.pairwise(updates) if b > a), default=1)
     bottom = [0.0] * len(updates)
-    hatches = ("", "//", "..", "xx", "--", "\\\\", "++")
     for style, (row, name) in enumerate(zip(rows, names, strict=True)):
         if any(row):
             axes.bar(
@@ -227,7 +317,7 @@ def _stack(
                 bottom=bottom,
                 color=COLOURS[style % len(COLOURS)],
                 edgecolor="white",
-                hatch=hatches[style % len(hatches)],
+                hatch=HATCHES[style % len(HATCHES)],
                 linewidth=0.4,
                 label=name,
             )

@@ -9,12 +9,18 @@ from midcourse.evaluation.examples import Decode, RecordedRun, example_texts
 from midcourse.evaluation.markdown import escape_text, markdown_table, percent
 from midcourse.evaluation.plots import (
     OUTCOME_GROUPS,
+    plot_authors,
+    plot_correction_logprobs,
     plot_metric,
     plot_outcomes,
     plot_progress,
+    plot_reviews,
+    plot_success,
     plot_tags,
     plot_turns,
+    plot_wall_clock,
 )
+from midcourse.evaluation.reviews import TOKEN_FRACTION, review_sentences
 from midcourse.recording.reader import RunReader
 
 NOT_FLAGGED = ("valid", "validator_unreadable")
@@ -91,15 +97,53 @@ def draw_plots(
                 y_label="perplexity (1 = certain)",
             ),
         ),
+        *_review_plots(comparison, lines, folder),
+        (
+            "Wall clock of an update, mean. The seconds of rollouts are shared out by whom the rollouts waited for.",
+            plot_wall_clock(comparison, lines, folder / "wall_clock.png"),
+        ),
     ]
     for index, run in enumerate(comparison.runs):
         turns = plot_turns(lines[run.folder], run.title, folder / f"turns_{index}.png")
         outcomes = plot_outcomes(lines[run.folder], run.title, folder / f"outcomes_{index}.png")
+        reviews = plot_reviews(lines[run.folder], run.title, folder / f"reviews_{index}.png")
+        authors = plot_authors(lines[run.folder], run.title, folder / f"authors_{index}.png")
         found += [
             (f"Turns per rollout, {run.title}.", turns),
             (f"What became of flagged steps, {run.title}.", outcomes),
+            (f"What became of reviewed chunks, {run.title}.", reviews),
+            (f"Tokens per rollout by who wrote them, without the prompt, {run.title}.", authors),
         ]
     return [(caption, path) for caption, path in found if path is not None]
+
+
+def _review_plots(
+    comparison: Comparison, lines: Mapping[str, Sequence[Mapping[str, float]]], folder: Path
+) -> list[tuple[str, Path | None]]:
+    return [
+        (
+            "Success of members that the policy wrote alone (solid) and of those under review (dashed); means over 5 "
+            "updates.",
+            plot_success(comparison, lines, folder / "success.png"),
+        ),
+        (
+            "Log-probability of a correction's tokens, by the policy before the update (solid) and by the judge that "
+            "wrote them (dotted). Corrections are new in every update: a line that rises says that the policy comes to "
+            "write what it is corrected to.",
+            plot_correction_logprobs(comparison, lines, folder / "correction_logprobs.png"),
+        ),
+        (
+            "Part of the tokens that train in members under review which the judge wrote.",
+            plot_metric(
+                comparison,
+                lines,
+                (TOKEN_FRACTION,),
+                folder / "token_fraction.png",
+                title="Tokens of the judge in members under review",
+                y_label="share of tokens that train",
+            ),
+        ),
+    ]
 
 
 def _difficulty_names(comparison: Comparison) -> list[str]:
@@ -134,13 +178,24 @@ def intervention_sentences(run: RunSummary) -> str:
         f"**{name}**: {run.num_updates} updates, {run.num_rollouts:,.0f} rollouts"
         + (f", of which could not be scored: {escape_text(failed)}." if failed else ".")
     ]
+    if run.signal_fraction is not None:
+        said.append(f"{percent(run.signal_fraction)} of the groups had something to learn from.")
+    if sum(run.outcomes.values()):
+        said += _step_sentences(run)
+    if run.reviews is not None:
+        said += review_sentences(run.reviews)
+    elif not sum(run.outcomes.values()):
+        said.append("No step was intervened on.")
+    return " ".join(said)
+
+
+def _step_sentences(run: RunSummary) -> list[str]:
+    """Return what became of the steps that roles looked at."""
     total = sum(run.outcomes.values())
-    if not total:
-        return " ".join([*said, "No step was intervened on."])
     # A role that failed before the validator spoke flagged nothing; only the method's own count knows.
     unflagged = sum(run.outcomes.get(name, 0.0) for name in NOT_FLAGGED)
     flagged = run.intervention_counts.get("intervention/num_flagged", total - unflagged)
-    said.append(f"Roles reviewed {total:,.0f} steps and flagged {flagged:,.0f} ({percent(flagged / total)}).")
+    said = [f"Roles reviewed {total:,.0f} steps and flagged {flagged:,.0f} ({percent(flagged / total)})."]
     if flagged:
         shares = [
             (title, sum(run.outcomes.get(outcome, 0.0) for outcome in outcomes)) for title, outcomes in OUTCOME_GROUPS
@@ -154,7 +209,7 @@ def intervention_sentences(run: RunSummary) -> str:
     policy, roles = policy_and_role_tokens(run)
     if policy:
         said.append(f"The roles wrote {roles:,.0f} tokens, {roles / policy:.2f} for each token of the policy.")
-    return " ".join(said)
+    return said
 
 
 def _statistics_table(comparison: Comparison) -> str:

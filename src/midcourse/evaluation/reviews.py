@@ -4,7 +4,6 @@ Only updates that had members under review count, except for the success of the 
 the last review is the point of the reviews.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -99,18 +98,18 @@ def summarize_reviews(lines: Sequence[Mapping[str, float]]) -> ReviewSummary | N
 
 
 def _total(lines: Iterable[Mapping[str, float]], key: str) -> float:
-    return math.fsum(line.get(key, 0.0) for line in lines)
+    return sum(line.get(key, 0.0) for line in lines)
 
 
 def _amount(lines: Sequence[Mapping[str, float]], amount: str, roles: Iterable[str]) -> float:
-    return math.fsum(_total(lines, AMOUNT_PREFIXES[amount] + role) for role in roles)
+    return sum(_total(lines, AMOUNT_PREFIXES[amount] + role) for role in roles)
 
 
 def _pooled(lines: Sequence[Mapping[str, float]], key: str, weight_key: str) -> float | None:
     """Return the mean of `key` weighted by `weight_key`: a mean over what each line's is a mean over."""
     known = [(line[key], line.get(weight_key, 0.0)) for line in lines if key in line]
-    weight = math.fsum(weight for _, weight in known)
-    return math.fsum(value * weight for value, weight in known) / weight if weight else None
+    weight = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / weight if weight else None
 
 
 def _trend(lines: Sequence[Mapping[str, float]], key: str) -> Trend | None:
@@ -119,8 +118,8 @@ def _trend(lines: Sequence[Mapping[str, float]], key: str) -> Trend | None:
         return None
     window = max(1, min(WINDOW, len(values) // 2))
     return Trend(
-        start=math.fsum(values[:window]) / window,
-        end=math.fsum(values[-window:]) / window,
+        start=sum(values[:window]) / window,
+        end=sum(values[-window:]) / window,
         window=window,
         is_single=len(values) == 1,
     )
@@ -128,9 +127,9 @@ def _trend(lines: Sequence[Mapping[str, float]], key: str) -> Trend | None:
 
 def review_sentences(found: ReviewSummary) -> list[str]:
     """Return what the judge did to the rollouts and what it was worth, in plain sentences."""
-    total = math.fsum(found.outcomes.values())
+    total = sum(found.outcomes.values())
     shares = ", ".join(
-        f"{title} {count:,.0f} ({percent(count / total)})"
+        f"{title} {count:,.0f} ({percent(count / total if total else None)})"
         for outcome, title in REVIEW_TITLES.items()
         if (count := found.outcomes.get(outcome.value, 0.0))
     )
