@@ -113,6 +113,34 @@ def test_a_mistake_is_an_error_line_and_what_to_do_next(arguments, expected, cap
     assert "Traceback" not in err
 
 
+MISSING_PROBLEMS = (
+    *("--set", "environment.name=mathematics", "--set", 'environment.files=["train=missing.jsonl"]'),
+    *("--set", "policy.chat=chatml", "--set", "policy.path=missing"),
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["train", "{file}", *MISSING_PROBLEMS], "mend the file at the place that is named"),
+        (["train", "{file}", "--output", "{file}/run"], "choose another place with --output"),
+        (["init", "--output", "{file}"], "choose another place with --output"),
+        (["train", "{file}", "--output", "{folder}"], "`midcourse train FOLDER --resume` goes on with a run"),
+        (["report", "{folder}"], "check the path; a run folder holds config.toml"),
+        (["eval", "{folder}"], "check the path; a run folder holds config.toml"),
+    ],
+)
+def test_what_to_do_next_fits_what_went_wrong(arguments, hint, capsys, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"update": 1}\n', encoding="utf-8")
+    file = tmp_path / "run.toml"
+    file.write_text("rollout.max_turn_tokens = 48\nmethod.roles.max_tokens = 64\n", encoding="utf-8")
+    status, _, err = run(capsys, *(part.format(file=file, folder=folder) for part in arguments))
+    assert status == 2
+    assert f"next: {hint}" in err
+
+
 def test_the_module_runs_as_a_program_without_a_traceback():
     done = subprocess.run(
         [sys.executable, "-m", "midcourse.cli", "train", "missing.toml"], capture_output=True, text=True, timeout=60

@@ -16,7 +16,7 @@ from typing import Any, cast
 from midcourse.config import RunConfig, resolved_toml
 from midcourse.engines.base import EngineConfig, TextEngine
 from midcourse.environments.base import Environment, EnvironmentConfig, Evidence, Task
-from midcourse.errors import ConfigError, DataError
+from midcourse.errors import ConfigError, RunFolderError
 from midcourse.evaluation.evaluate import EvaluationResult, evaluate_policy
 from midcourse.interventions.audit import (
     CounterfactualAudit,
@@ -169,7 +169,7 @@ def locate_checkpoint(path: Path) -> CheckpointPlace:
     A damaged one of a run is named in a warning, and the one before it is taken.
 
     Raises:
-        DataError: neither a run folder nor a checkpoint of one, or a run without checkpoints.
+        RunFolderError: neither a run folder nor a checkpoint of one, or a run without checkpoints.
         CheckpointError: the checkpoint at `path` is damaged, or no checkpoint of the run is whole.
     """
     from midcourse.training.checkpoint import check_manifest, newest_whole
@@ -179,10 +179,10 @@ def locate_checkpoint(path: Path) -> CheckpointPlace:
         check_manifest(path)
         return CheckpointPlace(run=run, step=path)
     if not (path / "config.toml").is_file():
-        raise DataError(f"{path} is neither a run folder (with config.toml) nor a run's checkpoints/step_N")
+        raise RunFolderError(f"{path} is neither a run folder (with config.toml) nor a run's checkpoints/step_N")
     newest = newest_whole(path / "checkpoints")
     if newest is None:
-        raise DataError(f"{path / 'checkpoints'} holds no checkpoint")
+        raise RunFolderError(f"{path / 'checkpoints'} holds no checkpoint")
     return CheckpointPlace(run=path, step=newest)
 
 
@@ -195,7 +195,8 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dic
         advance: told how many updates are done.
 
     Raises:
-        ConfigError: a folder that holds a run while `resume` is off, or settings that do not fit the tasks.
+        OccupiedError: a folder that holds a run while `resume` is off.
+        ConfigError: settings that do not fit the tasks.
         CheckpointError: a checkpoint cannot be written or read.
     """
     from midcourse.recording.writer import RunWriter

@@ -25,13 +25,19 @@ from midcourse.errors import (
     EngineError,
     EnvironmentFault,
     MidcourseError,
+    OccupiedError,
+    OutputError,
+    RunFolderError,
 )
 
 USER_ERROR_STATUS = 2
 DEMO_UPDATES = 24
-NEXT_STEPS: dict[type[MidcourseError], str] = {
+NEXT_STEPS: dict[type[MidcourseError], str] = {  # the first that fits is shown
+    OccupiedError: "`midcourse train FOLDER --resume` goes on with a run; --output names another folder",
     ConfigError: "`midcourse init` writes a file with every setting explained; `midcourse list` shows the names",
-    DataError: "check the path; a run folder holds config.toml and metrics.jsonl",
+    RunFolderError: "check the path; a run folder holds config.toml, metrics.jsonl and checkpoints/step_N",
+    OutputError: "choose another place with --output; `midcourse doctor` shows the disk",
+    DataError: "mend the file at the place that is named; docs/ says what each kind of task file holds",
     CheckpointError: "an older checkpoint of the run may still be whole; `midcourse doctor` shows the disk",
     EngineError: "check that the model or server answers; a stopped run goes on with --resume",
     EnvironmentFault: "check that the environment's backend answers; a stopped run goes on with --resume",
@@ -333,9 +339,9 @@ def init(
         with file.open("x", encoding="utf-8") as target:
             target.write(text)
     except FileExistsError as error:
-        raise DataError(f"{file} exists and is not overwritten") from error
+        raise OutputError(f"{file} exists and is not overwritten") from error
     except OSError as error:
-        raise DataError(f"{file} cannot be written: {error.strerror}") from error
+        raise OutputError(f"{file} cannot be written: {error.strerror}") from error
     errors.print(f"wrote {file}; next: midcourse train {file}", markup=False)
 
 

@@ -2,7 +2,10 @@
 
 MidcourseError
 |- ConfigError (ValueError)    a setting is wrong, unknown or not used by the chosen method
+|  `- OccupiedError            the output folder holds another run, or another process writes it
 |- DataError (ValueError)      a file that was given cannot be used
+|  |- RunFolderError           it is, or stands in, a run folder
+|  `- OutputError              it cannot be written
 |- CheckpointError             a checkpoint cannot be written or read
 |- TrainingError               training cannot go on
 |- EngineError                 who writes tokens did not answer, or the answer cannot be used
@@ -21,8 +24,20 @@ class ConfigError(MidcourseError, ValueError):
     """A setting is wrong, unknown, or not used by what was chosen."""
 
 
+class OccupiedError(ConfigError):
+    """The output folder holds a run that is not this one, or another process writes it."""
+
+
 class DataError(MidcourseError, ValueError):
     """A file that was given cannot be used."""
+
+
+class RunFolderError(DataError):
+    """A folder is no run folder, or what stands in it cannot be used."""
+
+
+class OutputError(DataError):
+    """A file or folder cannot be written."""
 
 
 class CheckpointError(MidcourseError):

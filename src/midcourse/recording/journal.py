@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from midcourse.errors import DataError
+from midcourse.errors import OutputError, RunFolderError
 from midcourse.recording.serialization import group_from_dict, group_to_dict
 from midcourse.types import Group
 
@@ -38,7 +38,7 @@ class Journal:
             request: plain values that say what was asked for; `read` returns a wave for the same request only.
 
         Raises:
-            DataError: the disk is full or does not take the file.
+            OutputError: the disk is full or does not take the file.
         """
         lines = [json.dumps(group_to_dict(group), allow_nan=False) for group in groups]
         body = "".join(line + "\n" for line in lines).encode()
@@ -54,13 +54,13 @@ class Journal:
             partial.replace(path)
             sync_folder(path.parent)
         except OSError as error:
-            raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
+            raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
 
     def read(self, *, update: int, wave: int, request: Any) -> list[Group] | None:
         """Return the groups of a stored wave, or None if there is none that is whole.
 
         Raises:
-            DataError: the stored wave was made for another request: the run's settings changed since.
+            RunFolderError: the stored wave was made for another request: the run's settings changed since.
         """
         path = self._path(update, wave)
         if not path.is_file():
@@ -73,7 +73,7 @@ class Journal:
         if not isinstance(head, dict) or head.get("crc32") != zlib.crc32(body):
             return None
         if head["request"] != json.loads(json.dumps(request)):
-            raise DataError(
+            raise RunFolderError(
                 f"{path} was rolled out for {head['request']}, now {request} is asked for: the run was started with "
                 "other settings; use them, or remove the journal folder"
             )
@@ -83,7 +83,7 @@ class Journal:
         """Remove the waves of `update` and of all before it: a checkpoint holds what came of them.
 
         Raises:
-            DataError: they cannot be removed.
+            OutputError: they cannot be removed.
         """
         with _removing(self.folder):
             for path in self.folder.iterdir() if self.folder.exists() else ():
@@ -106,7 +106,7 @@ def _removing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{error.filename or folder} cannot be removed: {error.strerror or error}") from error
+        raise OutputError(f"{error.filename or folder} cannot be removed: {error.strerror or error}") from error
 
 
 def sync_folder(folder: Path) -> None:

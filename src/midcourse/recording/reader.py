@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from midcourse.errors import DataError
+from midcourse.errors import RunFolderError
 from midcourse.recording.scores import check_evaluation
 from midcourse.recording.serialization import SCHEMA_VERSION, group_from_dict
 from midcourse.recording.writer import (
@@ -46,38 +46,38 @@ class RunReader:
     """One run folder.
 
     Raises:
-        DataError: there is no such folder, or it is no run: a run has a config.toml.
+        RunFolderError: there is no such folder, or it is no run: a run has a config.toml.
     """
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            raise DataError(f"{self.folder} is no folder")
+            raise RunFolderError(f"{self.folder} is no folder")
         if not (self.folder / CONFIG_NAME).is_file():
-            raise DataError(f"{self.folder} is no run folder: it has no {CONFIG_NAME}")
+            raise RunFolderError(f"{self.folder} is no run folder: it has no {CONFIG_NAME}")
 
     @property
     def config_text(self) -> str:
-        """The resolved settings as they were written. Raises DataError where the file cannot be read."""
+        """The resolved settings as they were written. Raises RunFolderError where the file cannot be read."""
         path = self.folder / CONFIG_NAME
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path} cannot be read: {error}") from error
+            raise RunFolderError(f"{path} cannot be read: {error}") from error
 
     @property
     def config(self) -> dict[str, Any]:
-        """The resolved settings. Raises DataError where the file is no TOML."""
+        """The resolved settings. Raises RunFolderError where the file is no TOML."""
         try:
             return tomllib.loads(self.config_text)
         except tomllib.TOMLDecodeError as error:
-            raise DataError(f"{self.folder / CONFIG_NAME} cannot be read: {error}") from error
+            raise RunFolderError(f"{self.folder / CONFIG_NAME} cannot be read: {error}") from error
 
     def metrics(self) -> list[dict[str, float]]:
         """Return one mapping an update, in the order written; "update" is one of the keys, and an integer.
 
         Raises:
-            DataError: a line other than the last cannot be read, or holds something else than numbers.
+            RunFolderError: a line other than the last cannot be read, or holds something else than numbers.
         """
         path = self.folder / METRICS_NAME
         return [_numbers(values, f"{path}, line {number}") for number, values in _read_lines(path)]
@@ -86,7 +86,7 @@ class RunReader:
         """Return the evaluations in the order written, each with its "update".
 
         Raises:
-            DataError: a line other than the last cannot be read, or lacks scores that every evaluation has.
+            RunFolderError: a line other than the last cannot be read, or lacks scores that every evaluation has.
         """
         path = self.folder / EVALUATIONS_NAME
         return [check_evaluation(values, f"{path}, line {number}") for number, values in _read_lines(path)]
@@ -103,11 +103,13 @@ class RunReader:
         """Return one update's groups as they were trained on, with replaced members and extras.
 
         Raises:
-            DataError: the update's rollouts were not kept, the file is damaged, or another schema version wrote it.
+            RunFolderError: the update's rollouts were not kept, or the file is damaged or of another schema version.
         """
         path = trajectory_path(self.folder, update)
         if not path.is_file():
-            raise DataError(f"{self.folder} keeps no rollouts of update {update}: it has {self.trajectory_updates()}")
+            raise RunFolderError(
+                f"{self.folder} keeps no rollouts of update {update}: it has {self.trajectory_updates()}"
+            )
         return _read_parquet(path)
 
 
@@ -118,7 +120,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise RunFolderError(f"{path} cannot be read: {error.strerror or error}") from error
     for number, line in enumerate(lines, start=1):
         # What follows the last line end is a line that was never finished.
         if number == len(lines) or not line.strip():
@@ -126,9 +128,9 @@ def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {number}: no JSON: {error}") from error
+            raise RunFolderError(f"{path}, line {number}: no JSON: {error}") from error
         if not isinstance(values, dict) or not _is_update(values.get("update")):
-            raise DataError(f"{path}, line {number}: an object with an update must stand here: got {line[:80]!r}")
+            raise RunFolderError(f"{path}, line {number}: an object with an update must stand here: got {line[:80]!r}")
         yield number, values
 
 
@@ -142,12 +144,14 @@ def _numbers(values: Mapping[str, Any], place: str) -> dict[str, float]:
     for name, value in values.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number and not (isinstance(value, str) and value in NON_FINITE):
-            raise DataError(f"{place}, {name!r}: expected a number, got {value!r:.80}")
+            raise RunFolderError(f"{place}, {name!r}: expected a number, got {value!r:.80}")
         if name != "update":
             try:
                 numbers[name] = float(value)
             except OverflowError as error:
-                raise DataError(f"{place}, {name!r}: expected a number of 64 bits, got one that is larger") from error
+                raise RunFolderError(
+                    f"{place}, {name!r}: expected a number of 64 bits, got one that is larger"
+                ) from error
     return numbers
 
 
@@ -158,15 +162,15 @@ def _read_parquet(path: Path) -> list[Group]:
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise RunFolderError(f"{path} cannot be read: {error}") from error
     metadata = table.schema.metadata or {}
     version = metadata.get(SCHEMA_KEY, b"none").decode()
     if version != str(SCHEMA_VERSION):
-        raise DataError(f"{path} must have schema version {SCHEMA_VERSION}: got {version}")
+        raise RunFolderError(f"{path} must have schema version {SCHEMA_VERSION}: got {version}")
     try:
         return _groups_of(json.loads(metadata[GROUPS_KEY]), table.to_pylist())
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise RunFolderError(f"{path} cannot be read: {error}") from error
 
 
 def _groups_of(headers: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[Group]:

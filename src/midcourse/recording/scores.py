@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from midcourse.errors import DataError
+from midcourse.errors import RunFolderError
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -53,12 +53,12 @@ def check_evaluation(values: Mapping[str, Any], place: str) -> dict[str, Any]:
         place: file and line, for the message.
 
     Raises:
-        DataError: scores are missing or of another kind; the message names place and key.
+        RunFolderError: scores are missing or of another kind; the message names place and key.
     """
     try:
         StoredEvaluation.model_validate(values)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         key = ".".join(map(str, detail["loc"]))
-        raise DataError(f"{place}, {key}: {detail['msg'].removeprefix('Value error, ')}") from error
+        raise RunFolderError(f"{place}, {key}: {detail['msg'].removeprefix('Value error, ')}") from error
     return dict(values)

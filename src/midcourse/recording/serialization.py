@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from midcourse.errors import DataError
+from midcourse.errors import RunFolderError
 from midcourse.types import Group, InterventionRecord, TokenSource, Trajectory, Turn
 
 SCHEMA_VERSION = 1
@@ -33,7 +33,7 @@ def group_from_dict(values: Mapping[str, Any]) -> Group:
     """Return the group that `group_to_dict` was given.
 
     Raises:
-        DataError: another schema version; a field that is unknown, missing or of the wrong kind.
+        RunFolderError: another schema version; a field that is unknown, missing or of the wrong kind.
     """
     check_schema_version(values, "group")
     return _decode(Group, {key: value for key, value in values.items() if key != "schema_version"})
@@ -56,7 +56,7 @@ def turn_to_dict(turn: Turn) -> dict[str, Any]:
 
 
 def turn_from_dict(values: Mapping[str, Any]) -> Turn:
-    """Return the turn that `turn_to_dict` was given. Raises DataError as `group_from_dict`."""
+    """Return the turn that `turn_to_dict` was given. Raises RunFolderError as `group_from_dict`."""
     return _decode(Turn, values)
 
 
@@ -66,10 +66,10 @@ def intervention_to_dict(record: InterventionRecord) -> dict[str, Any]:
 
 
 def check_schema_version(values: Mapping[str, Any], what: str) -> None:
-    """Raise DataError unless `values` were written under the schema version that is read here."""
+    """Raise RunFolderError unless `values` were written under the schema version that is read here."""
     version = values.get("schema_version")
     if version != SCHEMA_VERSION:
-        raise DataError(
+        raise RunFolderError(
             f"a stored {what} must have schema version {SCHEMA_VERSION}: got {version!r}; "
             "it was written by another version of midcourse"
         )
@@ -78,10 +78,10 @@ def check_schema_version(values: Mapping[str, Any], what: str) -> None:
 def _decode(kind: type, values: Any) -> Any:
     try:
         return _decoder(kind)(values)
-    except DataError:
+    except RunFolderError:
         raise
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise DataError(f"a stored {kind.__name__} cannot be read: {error}") from error
+        raise RunFolderError(f"a stored {kind.__name__} cannot be read: {error}") from error
 
 
 def encode_float(value: float) -> float | str:
@@ -179,7 +179,7 @@ def _dataclass_codec(kind: Any) -> tuple[Codec, Codec]:
     def decode(values: Any) -> Any:
         unknown = set(values) - set(codecs)
         if unknown:
-            raise DataError(f"a stored {kind.__name__} has the unknown fields {sorted(unknown)}")
+            raise RunFolderError(f"a stored {kind.__name__} has the unknown fields {sorted(unknown)}")
         return kind(**{name: codecs[name][1](value) for name, value in values.items()})
 
     return encode, decode

@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from midcourse.errors import ConfigError, DataError
+from midcourse.errors import ConfigError, OccupiedError, OutputError, RunFolderError
 from midcourse.recording.serialization import SCHEMA_VERSION, encode_float, turn_to_dict
 from midcourse.types import Group, Trajectory
 
@@ -59,9 +59,9 @@ class RunWriter:
             written beside it as config.resumed_N.toml.
 
     Raises:
-        ConfigError: the folder holds a run and `resume` is off; another process writes it; a tracker is asked for
-            whose package is missing.
-        DataError: the folder cannot be written.
+        OccupiedError: the folder holds a run and `resume` is off, or another process writes it.
+        ConfigError: a tracker is asked for whose package is missing.
+        OutputError: the folder cannot be written.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class RunWriter:
                 for path in (self.folder / METRICS_NAME, self.folder / EVALUATIONS_NAME)
             )
             if not resume and (started or known not in (None, resolved_config)):
-                raise ConfigError(f"{self.folder} already holds a run: resume it, or choose another output folder")
+                raise OccupiedError(f"{self.folder} already holds a run: resume it, or choose another output folder")
             if known is None:
                 _replace(config_path, resolved_config.encode())
             elif known != resolved_config:
@@ -174,7 +174,7 @@ def _lock(folder: Path) -> int | None:
     None where the file system has no such lock.
 
     Raises:
-        ConfigError: another process holds it.
+        OccupiedError: another process holds it.
     """
     with _writing(folder):
         descriptor = os.open(folder, os.O_RDONLY)
@@ -182,7 +182,7 @@ def _lock(folder: Path) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise ConfigError(f"{folder}: another process is training there; wait, or choose another folder") from error
+        raise OccupiedError(f"{folder}: another process is training there; wait, or choose another folder") from error
     except OSError:
         os.close(descriptor)
         return None
@@ -194,7 +194,7 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -218,7 +218,7 @@ def _update_of(path: Path, line: bytes) -> int:
     try:
         return int(json.loads(line)["update"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise DataError(f"{path} holds a line without an update: {line[:80]!r}") from error
+        raise RunFolderError(f"{path} holds a line without an update: {line[:80]!r}") from error
 
 
 def _flat_numbers(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

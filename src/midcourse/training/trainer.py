@@ -22,7 +22,7 @@ import torch
 
 from midcourse.engines.base import EngineUsage
 from midcourse.environments.base import Task
-from midcourse.errors import ConfigError
+from midcourse.errors import ConfigError, OccupiedError
 from midcourse.methods.base import Method, RolloutTools, ScheduledMethod
 from midcourse.recording.journal import Journal
 from midcourse.recording.metrics import group_metrics
@@ -93,8 +93,9 @@ def train(
         evaluate_at_start: score the policy before the first update too.
 
     Raises:
-        ConfigError: no tasks, or more tasks an update than there are; a folder that holds a run while `resume` is
-            off; a resumed run whose order of tasks would be another one, or which has more updates already.
+        OccupiedError: a folder that holds a run while `resume` is off.
+        ConfigError: no tasks, or more tasks an update than there are; a resumed run whose order of
+            tasks would be another one, or which has more updates already.
         CheckpointError: a checkpoint cannot be written, or none of them can be read.
         TrainingError: gradients stayed non-finite.
     """
@@ -191,7 +192,7 @@ class _Run:
         """Return the updates that are done, with their weights in place and the record cut back to them."""
         if not resume:
             if has_checkpoints(self.checkpoints):
-                raise ConfigError(f"{self.checkpoints} holds a run: resume it, or choose another folder")
+                raise OccupiedError(f"{self.checkpoints} holds a run: resume it, or choose another folder")
             self.journal.clear()
             return 0
         state = load_latest(self.checkpoints, policy=self.parts.policy, updater=self.updater)
