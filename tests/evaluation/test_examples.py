@@ -43,7 +43,7 @@ def test_a_revised_chunk_is_shown_with_what_stands_around_it(tmp_path):
     examples = example_texts([recorded(write_reviewed_run(tmp_path))], letters)
     assert examples[0] == "\n".join(
         [
-            "update 1, task a, reward 1: at token 2 of the response 2 were rejected and 2 written in their place.",
+            "update 1, task a, reward 1, cut at token 2 of the response; tokens rejected: 2, written: 2.",
             "",
             "<pre>before      ab",
             "rejected    <del>Xd</del>",
@@ -95,20 +95,21 @@ def test_only_the_nearest_of_what_stood_before_is_shown(tmp_path):
 def test_a_value_of_the_evidence_in_a_correction_is_told(tmp_path):
     trajectory = reviewed("abcdefX;", f"{RIGHT};", chunk_tokens=8)
     assert trajectory.reviews[0].holds_answer
-    assert "among them a private value of the evidence." in one_example(tmp_path, trajectory)
+    assert "written: 2, a private value of the evidence among them." in one_example(tmp_path, trajectory)
 
 
-def test_the_run_is_named_where_there_are_several(tmp_path):
+def test_several_runs_take_turns_and_are_named(tmp_path):
     runs = [recorded(write_reviewed_run(tmp_path / title), title) for title in ("first_", "second")]
     examples = example_texts(runs, letters)
     assert examples[0].startswith("first&#95;: update 1, task a, ")
-    assert len(examples) == 2  # the second run has the same tasks
+    assert examples[1].startswith("second: update 1, task b, ")
+    assert len(examples) == 2  # both runs have the same two tasks
 
 
 def test_a_failed_rollout_is_no_reward_of_zero(tmp_path):
     trajectory = reviewed("abXXX", f"{RIGHT};")
     failed = replace(trajectory, reward=None, failure=FailureKind.ENGINE_ERROR)
-    assert "task t1, failed: at token 2" in one_example(tmp_path, failed)
+    assert "task t1, failed, cut at token 2" in one_example(tmp_path, failed)
 
 
 def test_rollouts_of_updates_without_corrections_are_not_read(tmp_path):

@@ -31,6 +31,7 @@ def test_a_run_without_interventions_says_so_and_draws_no_outcomes(tmp_path):
     assert "No step was intervened on" in text
     assert "judge" not in text
     assert "something to learn from" not in text  # not counted in this run
+    assert "after interventions" not in text
     assert {file.name for file in path.parent.glob("*.png")} == {
         *("progress.png", "difficulty.png", "turns_0.png", "wall_clock.png", "authors_0.png")
     }
@@ -78,6 +79,8 @@ def test_a_report_on_reviewed_rollouts_speaks_of_the_reviews(tmp_path):
     assert "policy wrote alone: 0.0 % in the first update, 100.0 % in the last." in text
     assert "under review: 100.0 % in the first update with reviews, 100.0 % in the last." in text
     assert "| corrections |" in text
+    assert "after interventions" not in text
+    assert "a mean over 5 updates, without members under review." in text
     assert "| mintrl | 0 | - | 3 |" in text
     assert "| num_revised | 4 |" in text
     assert "review/" not in text  # reviews by outcome stand in the sentence: a mean over updates says less

@@ -95,7 +95,7 @@ def test_the_sentences_hold_the_numbers():
     assert "A correction is 4.0 tokens long on average, in place of 8.0 rejected ones." in text
     assert "3 of the rollouts were corrected; their first error stood 30.0 tokens into the response" in text
     assert "(40.0 % of its length)" in text
-    assert "A private value of the evidence stands in 1 corrections." in text
+    assert "Corrections that hold a private value of the evidence: 1." in text
     assert "policy wrote alone: 25.0 % in the first update, 75.0 % in the last." in text
     assert "under review: 50.0 % in the first update with reviews, 75.0 % in the last." in text
     assert "in nats: -1.00 at the start, -0.60 at the end; the judge's own: -0.40." in text

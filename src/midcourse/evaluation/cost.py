@@ -16,9 +16,9 @@ ROLE_TITLES: Mapping[str, str] = {
     "corrector": "corrector",
     "verifier": "verifier",
     "gate": "gate scoring",
-    "judge": "judge, verdicts",
-    "intervention": "intervention policy",
-    "intervention_score": "scoring of what it wrote",
+    "judge": "judge",
+    "intervention": "intervention",
+    "intervention_score": "intervention scoring",
     "teacher": "teacher",
 }
 """Role -> how a table calls it, in the order of a table. Roles that a method adds follow under their own names."""

@@ -1,5 +1,6 @@
 """Examples for a report: accepted corrections of steps, and revised chunks, from the recorded rollouts."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,25 +41,26 @@ class RecordedRun:
 
 
 def example_texts(runs: Sequence[RecordedRun], decode: Decode | None) -> list[str]:
-    """Return up to MAX_EXAMPLES corrections as Markdown, the latest updates first, one a task.
+    """Return up to MAX_EXAMPLES corrections as Markdown: runs in turn, of each the latest updates first, one a task.
 
     Args:
         runs: whose rollouts are looked through, of updates with corrections alone.
         decode: tokens -> text; without it token ids are shown.
     """
-    examples: list[str] = []
     seen: set[str] = set()
-    for run in runs:
-        for update in reversed(run.corrected_updates()):
-            for group in run.reader.trajectories(update):
-                if len(examples) == MAX_EXAMPLES:
-                    return examples
-                found = None if group.task_id in seen else next(_corrections(group, decode), None)
-                if found is not None:
-                    seen.add(group.task_id)
-                    title = f"{run.title}: " if len(runs) > 1 else ""
-                    examples.append(f"{escape_text(f'{title}update {update}, task {group.task_id}')}, {found}")
-    return examples
+    found = [_run_examples(run, seen, decode, title=f"{run.title}: " if len(runs) > 1 else "") for run in runs]
+    in_turn = (example for examples in itertools.zip_longest(*found) for example in examples if example is not None)
+    return list(itertools.islice(in_turn, MAX_EXAMPLES))
+
+
+def _run_examples(run: RecordedRun, seen: set[str], decode: Decode | None, *, title: str) -> Iterator[str]:
+    """Yield an example of each task that is not in `seen`, and add the task."""
+    for update in reversed(run.corrected_updates()):
+        for group in run.reader.trajectories(update):
+            found = None if group.task_id in seen else next(_corrections(group, decode), None)
+            if found is not None:
+                seen.add(group.task_id)
+                yield f"{escape_text(f'{title}update {update}, task {group.task_id}')}, {found}"
 
 
 def _corrections(group: Group, decode: Decode | None) -> Iterator[str]:
@@ -119,9 +121,9 @@ def _revision_text(trajectory: Trajectory, turn: Turn, review: ReviewRecord, dec
     ]
     listed = "\n".join(f"{name:<12}{text}" for name, text in rows if text)
     return (
-        f"{reward}: at token {review.cut - trajectory.prompt_length} of the response "
-        f"{len(review.rejected_ids)} were rejected and {review.correction_tokens} written in their place"
-        + (", among them a private value of the evidence" if review.holds_answer else "")
+        f"{reward}, cut at token {review.cut - trajectory.prompt_length} of the response; tokens rejected: "
+        f"{len(review.rejected_ids)}, written: {review.correction_tokens}"
+        + (", a private value of the evidence among them" if review.holds_answer else "")
         + f".\n\n<pre>{listed}</pre>"
     )
 

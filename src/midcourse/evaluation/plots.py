@@ -142,11 +142,12 @@ def plot_progress(
         for split in list(splits)[:1]:
             curves = [_evaluated(run, lambda point, split=split: point.splits.get(split), k) for run in runs]
             drawn |= _draw(axes, curves, f"{label}: {split} pass@{k}", style)
-        for key, name, dash in (("group/pass_before", "before", ":"), ("group/pass_after", "after", "--")):
+        shown = [("group/pass_before", "training", ":")]
+        if any(run.outcomes for run in runs):
+            shown = [("group/pass_before", "training, before", ":"), ("group/pass_after", "training, after", "--")]
+        for key, name, dash in shown:
             series = [_smoothed(lines[run.folder], key) for run in runs]
-            if key == "group/pass_after" and not any(run.outcomes for run in runs):
-                continue
-            drawn |= _draw(axes, series, f"{label}: training, {name}", style, dashed=dash, marker=False)
+            drawn |= _draw(axes, series, f"{label}: {name}", style, dashed=dash, marker=False)
     axes.set_ylim(-0.02, 1.02)
     return _save(figure, axes, path) if drawn else None
 
@@ -182,8 +183,12 @@ def plot_metric(
     *,
     title: str,
     y_label: str,
+    lowest: float | None = None,
 ) -> Path | None:
-    """Draw the first of `keys` that a run has, over updates (Fig. 5a with the perplexity of intervened steps)."""
+    """Draw the first of `keys` that a run has, over updates (Fig. 5a with the perplexity of intervened steps).
+
+    The y axis begins at `lowest`; None: where the numbers do.
+    """
     figure, axes = _new_axes(title, "update", y_label)
     drawn = False
     for style, (label, runs) in enumerate(comparison.by_label().items()):
@@ -191,6 +196,7 @@ def plot_metric(
         if key is not None:
             series = [{line["update"]: line[key] for line in lines[run.folder] if key in line} for run in runs]
             drawn |= _draw(axes, series, label, style, sparse=True)
+    axes.set_ylim(bottom=lowest)
     return _save(figure, axes, path) if drawn else None
 
 
@@ -214,7 +220,7 @@ def plot_correction_logprobs(
     comparison: Comparison, lines: Mapping[str, Sequence[Mapping[str, float]]], path: Path
 ) -> Path | None:
     """Draw the mean log-probability of the corrections' tokens, by the policy (solid) and by the judge (dotted)."""
-    figure, axes = _new_axes("Corrections under the policy", "update", "nats a token (0 = certain)")
+    figure, axes = _new_axes("Log-probability of corrections", "update", "nats a token (0 = certain)")
     drawn = False
     for style, (label, runs) in enumerate(comparison.by_label().items()):
         for key, name, dash in ((POLICY_LOGPROB, "policy", "-"), (JUDGE_LOGPROB, "judge", ":")):

@@ -78,8 +78,10 @@ def draw_plots(
     """
     found = [
         (
-            "Evaluation (solid) and share of training groups with a success, as the policy wrote them (dotted) and "
-            "after interventions (dashed); training is a mean over 5 updates.",
+            "Evaluation (solid) and share of training groups with a success, as the policy wrote them (dotted)"
+            + (" and after interventions (dashed)" if any(run.outcomes for run in comparison.runs) else "")
+            + "; training is a mean over 5 updates"
+            + (", without members under review." if any(run.reviews for run in comparison.runs) else "."),
             plot_progress(comparison, lines, folder / "progress.png"),
         ),
         (
@@ -141,6 +143,7 @@ def _review_plots(
                 folder / "token_fraction.png",
                 title="Tokens of the judge in members under review",
                 y_label="share of tokens that train",
+                lowest=0.0,
             ),
         ),
     ]
@@ -180,13 +183,9 @@ def intervention_sentences(run: RunSummary) -> str:
     ]
     if run.signal_fraction is not None:
         said.append(f"{percent(run.signal_fraction)} of the groups had something to learn from.")
-    if sum(run.outcomes.values()):
-        said += _step_sentences(run)
-    if run.reviews is not None:
-        said += review_sentences(run.reviews)
-    elif not sum(run.outcomes.values()):
-        said.append("No step was intervened on.")
-    return " ".join(said)
+    steps = _step_sentences(run) if sum(run.outcomes.values()) else []
+    reviews = [] if run.reviews is None else review_sentences(run.reviews)
+    return " ".join([*said, *(steps + reviews or ["No step was intervened on."])])
 
 
 def _step_sentences(run: RunSummary) -> list[str]:

@@ -148,7 +148,7 @@ def review_sentences(found: ReviewSummary) -> list[str]:
             f"({percent(found.first_error_fraction)} of its length)."
         )
     if found.num_holding_answer:
-        said.append(f"A private value of the evidence stands in {found.num_holding_answer:,.0f} corrections.")
+        said.append(f"Corrections that hold a private value of the evidence: {found.num_holding_answer:,.0f}.")
     if found.success_alone is not None:
         said.append(f"Success of members that the policy wrote alone: {_shares_text(found.success_alone)}.")
     if found.success_reviewed is not None:
