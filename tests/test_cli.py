@@ -1,5 +1,6 @@
 """Commands: what they print, and what a user's mistake looks like. Nothing here trains."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import midcourse
-from midcourse.assembly import locate_checkpoint
+from midcourse.assembly import audit_leaks, collect_groups, locate_checkpoint
 from midcourse.cli import _load, app, main
 from midcourse.commands.console import print_json
 from midcourse.commands.show import coloured, group_lines, printable, trajectory_json
@@ -21,6 +22,8 @@ from midcourse.types import AssistantTurn, Group, Member, ReviewOutcome, ReviewR
 
 register_all()
 
+SMALL = ("--set", "rollout.max_turn_tokens=48", "--set", "method.roles.max_tokens=64")
+"""Lengths that fit the built-in policy's context."""
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
 
 
@@ -139,6 +142,41 @@ def test_what_to_do_next_fits_what_went_wrong(arguments, hint, capsys, tmp_path)
     status, _, err = run(capsys, *(part.format(file=file, folder=folder) for part in arguments))
     assert status == 2
     assert f"next: {hint}" in err
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "rollout", "audit", "report", "compare"])
+def test_a_name_that_no_file_system_takes_is_an_error_line(command, capsys):
+    status, out, err = run(capsys, command, "n" * 300)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: nnn")
+    assert "\nnext: " in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected"),
+    [
+        (["--tasks", "0"], 2, "greater than or equal to 1"),
+        (["--tasks=-3"], 2, "greater than or equal to 1"),
+        (["--split", "nope", *SMALL], 2, "unknown split 'nope' of navigation; known: ood, test, train"),
+        (["--split", "", *SMALL], 2, "unknown split '' of navigation; known: ood, test, train"),
+        (["--set", "environment.train_tasks=0"], 2, "train_tasks = 0: expected greater than or equal to 1"),
+    ],
+)
+def test_rollouts_that_cannot_be_are_said(arguments, status, expected, capsys, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("", encoding="utf-8")
+    found, out, err = run(capsys, "rollout", str(file), *arguments)
+    assert (found, out) == (status, "")
+    assert expected in " ".join(err.split())
+
+
+@pytest.mark.parametrize("num_tasks", [0, -1])
+def test_no_tasks_are_not_all_but_the_last(num_tasks):
+    config = default_config()
+    with pytest.raises(ConfigError, match=f"num_tasks = {num_tasks}: expected at least 1"):
+        asyncio.run(collect_groups(config, num_tasks=num_tasks, split="test", intervene=True, advance=print))
+    with pytest.raises(ConfigError, match=f"num_tasks = {num_tasks}: expected at least 1"):
+        asyncio.run(audit_leaks(config, num_tasks=num_tasks, attempts=1, split="test", advance=print))
 
 
 def test_the_module_runs_as_a_program_without_a_traceback():

@@ -5,6 +5,7 @@ Torch is imported where the policy is loaded, so that a wrong setting is told be
 
 import asyncio
 import copy
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -175,10 +176,10 @@ def locate_checkpoint(path: Path) -> CheckpointPlace:
     from midcourse.training.checkpoint import check_manifest, newest_whole
 
     run = path.absolute().parent.parent  # of "step_40" as well
-    if _STEP.fullmatch(path.name) and (run / "config.toml").is_file():
+    if _STEP.fullmatch(path.name) and os.path.isfile(run / "config.toml"):
         check_manifest(path)
         return CheckpointPlace(run=run, step=path)
-    if not (path / "config.toml").is_file():
+    if not os.path.isfile(path / "config.toml"):  # unlike Path.is_file it does not raise for a name that is too long
         raise RunFolderError(f"{path} is neither a run folder (with config.toml) nor a run's checkpoints/step_N")
     newest = newest_whole(path / "checkpoints")
     if newest is None:
@@ -323,8 +324,9 @@ async def collect_groups(
         advance: told how many tasks are done.
 
     Raises:
-        ConfigError: no such split, or it is empty.
+        ConfigError: no such split, or it is empty, or fewer tasks than one are asked for.
     """
+    _check_counts(num_tasks=num_tasks)
     if not intervene:
         plain = METHODS["grpo"](group_size=cast(MethodConfig, config.method).group_size)
         config = config.model_copy(update={"method": plain})
@@ -348,6 +350,12 @@ async def collect_groups(
         return Collected(groups=list(zip(tasks, groups, strict=True)), chat=parts.tools.chat)
 
 
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise ConfigError(f"{name} = {count}: expected at least 1")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
     """A leak audit, and the chat format that reads its tokens."""
@@ -369,8 +377,10 @@ async def audit_leaks(
         advance: told how many are done, of what, of how many.
 
     Raises:
-        ConfigError: the method has no roles, or no task of the split could have other evidence.
+        ConfigError: the method has no roles, no task of the split could have other evidence, or fewer tasks or
+            attempts than one are asked for.
     """
+    _check_counts(num_tasks=num_tasks, attempts=attempts)
     settings = config.method
     if not isinstance(settings, InterventionConfig):
         raise ConfigError(f"method.name = {config.name_of('method')!r}: it has no roles to audit; choose rti")

@@ -80,7 +80,7 @@ def _load(path: Path, overrides: list[str] | None, folder: Path | None = None) -
         if any(override.partition("=")[0].strip() == "output" for override in given):
             raise ConfigError(f"--set output and --output {folder} both name the run folder: expected one of them")
         given = [*given, f"output={settings.toml_value(str(folder))}"]
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path.is_dir it does not raise for a name that is too long or not to be looked up
         return settings.load_config(path / "config.toml", [f"output={settings.toml_value(str(path))}", *given])
     return settings.load_config(path, given)
 
@@ -232,7 +232,7 @@ def audit(
     from midcourse.assembly import audit_leaks, locate_checkpoint, with_weights
     from midcourse.commands.audit import audit_json, audit_lines
 
-    if source.is_dir():
+    if os.path.isdir(source):
         checkpoint = locate_checkpoint(source)
         chosen = with_weights(_load_for_checkpoint(checkpoint.run, overrides), checkpoint.model)
     else:

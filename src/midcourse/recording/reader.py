@@ -1,6 +1,7 @@
 """Read a run folder, also one that is still written or whose process died in the middle of a line."""
 
 import json
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -51,9 +52,9 @@ class RunReader:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        if not self.folder.is_dir():
-            raise RunFolderError(f"{self.folder} is no folder")
-        if not (self.folder / CONFIG_NAME).is_file():
+        if not os.path.isdir(self.folder):  # unlike Path.is_dir it does not raise for a name that is too long
+            raise RunFolderError(f"{self.folder} is no folder that can be read")
+        if not os.path.isfile(self.folder / CONFIG_NAME):
             raise RunFolderError(f"{self.folder} is no run folder: it has no {CONFIG_NAME}")
 
     @property
