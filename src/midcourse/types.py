@@ -269,6 +269,7 @@ class Origin(StrEnum):
     ROOT = "root"
     INTERVENED = "intervened"
     SEMI_ON_POLICY = "semi_on_policy"  # rolled out under reviews, beside unaided members
+    TEACHER = "teacher"  # a teacher wrote all of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,9 +322,9 @@ class Group:
 
     @property
     def rewards_before(self) -> list[float | None]:
-        """Rewards of the rollouts that the policy wrote alone: before any replacement, without semi-on-policy ones."""
+        """Rewards of the rollouts that the policy wrote alone: before any replacement, none by a judge or teacher."""
         return [
             (member.replaced if member.replaced is not None else member.trajectory).reward
             for member in self.members
-            if member.origin is not Origin.SEMI_ON_POLICY
+            if member.origin not in (Origin.SEMI_ON_POLICY, Origin.TEACHER)
         ]

@@ -12,7 +12,12 @@ from midcourse.methods.grpo import GRPOConfig
 from midcourse.objectives.reduction import AGGREGATIONS
 
 register_all()
-OFF = {"rti": {"attempts": 0}, "mintrl": {"intervention_updates": 0}}
+OFF = {
+    "rti": {"attempts": 0},
+    "mintrl": {"intervention_updates": 0},
+    "opd": {"mode": "with_grpo", "coefficient": 0.0},
+    "sft_grpo": {"supervised_updates": 0},
+}
 """Settings that switch a method's own doing off."""
 OTHER_OBJECTIVE = {"gspo"}
 

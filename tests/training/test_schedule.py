@@ -4,100 +4,22 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.interventions.review_world import SpellEpisode, SpellScript, SpellWorld
-from tests.interventions.scripted_world import LetterChat
+from letter_run import train_letters
 from training_building import make_group, same_weights, tiny_policy, weights_of
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from midcourse.advantages.group import group_advantages
-from midcourse.engines.transformers import TransformersEngineConfig
-from midcourse.environments.base import Evidence, Task
-from midcourse.interventions.judge import Continuation, JudgeConfig
-from midcourse.methods.base import RolloutTools
+from midcourse.interventions.judge import JudgeConfig
 from midcourse.methods.mintrl import MInTRLConfig
 from midcourse.objectives.clipped import ClippedConfig, ClippedObjective
 from midcourse.objectives.regression import RegressionConfig, RegressionObjective
-from midcourse.rollout.limits import RolloutConfig
+from midcourse.objectives.supervised import SupervisedObjective
 from midcourse.training.config import TrainingConfig
-from midcourse.training.policy import Policy, PolicyConfig
-from midcourse.training.trainer import TrainingParts, train
 from midcourse.training.update import Updater
 
 UPDATES = 4
 
 
-class EvenEpisode(SpellEpisode):
-    """Rewards answers of even length."""
-
-    def score(self) -> float:
-        return float(len(self.content) % 2 == 0)
-
-
-class Meddler(SpellScript):
-    """Finds something wrong in two chunks out of three."""
-
-    def review(self, task, *, accepted, chunk, is_ended):
-        return len(accepted) % 3 if chunk and (len(accepted) + ord(chunk[0])) % 3 and len(chunk) > 3 else None
-
-    def correct(self, task, *, accepted):
-        return Continuation(text="ok", is_ended=len(accepted) > 12)
-
-
-class EvenWorld(SpellWorld):
-    def tasks(self, split):
-        evidence = Evidence(text="", private_values=())
-        return [Task(task_id=f"t{i}", split=split, query=f"{i}", evidence=evidence) for i in range(5)]
-
-    def start(self, task, *, seed):
-        return EvenEpisode(self.max_turns)
-
-    def judge_script(self):
-        return Meddler()
-
-
-class Notes:
-    """Keeps what a run records."""
-
-    def __init__(self):
-        self.metrics, self.groups = {}, {}
-
-    def write_metrics(self, update, metrics):
-        self.metrics[update] = {key: value for key, value in metrics.items() if not key.startswith("time/")}
-
-    def write_groups(self, update, groups):
-        self.groups[update] = groups
-
-    def write_evaluation(self, update, evaluation):
-        pass
-
-    def truncate_after(self, update):
-        pass
-
-
-def letter_policy() -> Policy:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=128,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=128,
-    )
-    model = Qwen3ForCausalLM(config).eval()
-    return Policy(model=model, tokenizer=None, chat=LetterChat(), config=PolicyConfig(path="tiny", device="cpu"))
-
-
 def run(folder, *, updates=UPDATES, resume=False, policy=None, **settings):
-    policy = policy or letter_policy()
-    tools = RolloutTools(
-        engine=TransformersEngineConfig().build(policy.model),
-        chat=policy.chat,
-        environment=EvenWorld(),
-        rollout=RolloutConfig(temperature=1.0, max_turn_tokens=24, groups_per_wave=2),
-    )
     method = MInTRLConfig(
         **{
             "on_policy_rollouts": 2,
@@ -110,15 +32,7 @@ def run(folder, *, updates=UPDATES, resume=False, policy=None, **settings):
             **settings,
         }
     ).build()
-    notes = Notes()
-    parts = TrainingParts(
-        policy=policy, tools=tools, method=method, recorder=notes, tasks=tools.environment.tasks("train")
-    )
-    config = TrainingConfig(
-        updates=updates, tasks_per_update=3, learning_rate=1e-2, checkpoint_every=1, micro_batch_tokens=80
-    )
-    train(parts, config, seed=3, folder=folder, resume=resume)
-    return notes, policy
+    return train_letters(folder, method, updates=updates, resume=resume, policy=policy)
 
 
 def test_a_run_reviews_first_and_trains_by_grpo_then(tmp_path):
@@ -189,6 +103,21 @@ def test_moments_start_anew_with_another_phase_and_stay_within_one():
     update(updater)
     assert steps() == {1.0}
     assert updater.counters.optimizer_steps == 3
+
+
+def test_after_imitation_the_updates_are_grpos_bit_for_bit():
+    taught = make_group([1.0, 1.0], seed=4)
+    updater = make_updater()
+    updater.enter("supervised", SupervisedObjective())
+    updater.update([taught], [[1.0, 1.0]])
+    fresh = make_updater()
+    fresh.policy.model.load_state_dict(weights_of(updater.policy.model))
+    updater.enter("plain", ClippedObjective(ClippedConfig()))
+    for each in (updater, fresh):
+        update(each)
+        update(each)
+    assert same_weights(weights_of(updater.policy.model), weights_of(fresh.policy.model))
+    assert not same_weights(weights_of(make_updater().policy.model), weights_of(fresh.policy.model))
 
 
 def test_a_reference_serves_the_phase_that_has_a_kl_term_and_no_other():
