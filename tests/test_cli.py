@@ -316,7 +316,14 @@ def test_a_trajectory_in_json_has_one_span_per_writer():
 
 def test_reviews_are_shown_with_where_they_cut():
     review = ReviewRecord(
-        outcome=ReviewOutcome.REVISED, start=1, end=4, cut=2, correction_tokens=1, quote="B", reason="[red]wrong"
+        outcome=ReviewOutcome.REVISED,
+        start=1,
+        end=4,
+        cut=2,
+        rejected_ids=(66, 67),
+        correction_tokens=1,
+        quote="B",
+        reason="[red]wrong",
     )
     turn = Turn(start=1, end=3, message=AssistantTurn(content="AB"), reviews=(review,))
     reviewed = replace(trajectory("AB"), turns=(turn,))
@@ -327,14 +334,20 @@ def test_reviews_are_shown_with_where_they_cut():
             "start": 1,
             "end": 4,
             "cut": 2,
+            "rejected": "BC",
             "correction_tokens": 1,
+            "ends_turn": False,
+            "holds_answer": False,
             "quote": "B",
             "reason": "[red]wrong",
         }
     ]
     group = Group(group_id="g", task_id="t", members=(Member(trajectory=reviewed),))
     lines = [str(line) for line in group_lines(group, "Q", Letters())]
-    assert lines[-1] == ("    turn 0: review of tokens 1 to 3: revised, cut at 2, 1 tokens written, [red]wrong")
+    assert lines[-1] == (
+        "    turn 0: review of tokens 1 to 3: revised, cut at 2, tokens rejected: 2, written: 1, quote: B, "
+        "reason: [red]wrong"
+    )
 
 
 def test_json_output_spells_half_a_surrogate_pair(capsys):

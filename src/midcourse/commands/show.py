@@ -1,7 +1,11 @@
-"""Trajectories as text, each token in the colour of who wrote it. A model's words are never read as markup."""
+"""Trajectories as text, each token in the colour of who wrote it. A model's words are never read as markup.
+
+What a review rejected is no token of the trajectory any more. It is shown where it stood, struck through and in
+brackets of its own, so that it is told from the trajectory where a terminal strikes nothing through.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import pairwise
 from typing import Any
 
 from rich.console import RenderableType
@@ -16,6 +20,7 @@ COLOURS: Mapping[TokenSource, str] = {
     TokenSource.INTERVENTION: "bold magenta",
     TokenSource.ENVIRONMENT: "green",
 }
+REJECTED = "strike red"
 
 
 def legend() -> Text:
@@ -24,18 +29,35 @@ def legend() -> Text:
     for source, style in COLOURS.items():
         line.append(source.value, style=style)
         line.append("  ")
+    line.append(_rejected("rejected in a review"), style=REJECTED)
     return line
 
 
 def coloured(trajectory: Trajectory, chat: ChatFormat) -> Text:
     """Return the whole text, spans of one writer in one colour, control characters made visible."""
+    rejected = {review.cut: review.rejected_ids for review in trajectory.reviews if review.rejected_ids}
     text = Text()
-    start = 0
-    for source, span in groupby(trajectory.sources):
-        end = start + len(list(span))
-        text.append(printable(chat.decode(trajectory.token_ids[start:end])), style=COLOURS[source])
-        start = end
+    for start, end in _spans(trajectory):
+        if start in rejected:
+            text.append(_rejected(printable(chat.decode(rejected[start]))), style=REJECTED)
+        text.append(printable(chat.decode(trajectory.token_ids[start:end])), style=COLOURS[trajectory.sources[start]])
     return text
+
+
+def _rejected(text: str) -> str:
+    return f"[-{text}-]"
+
+
+def _spans(trajectory: Trajectory) -> list[tuple[int, int]]:
+    """Return the spans of tokens of one writer; corrections of two reviews are two spans, also side by side."""
+    cuts = {review.cut for review in trajectory.reviews}
+    sources = trajectory.sources
+    borders = [
+        position
+        for position in range(1, len(sources))
+        if sources[position] is not sources[position - 1] or position in cuts
+    ]
+    return list(pairwise([0, *borders, len(sources)])) if sources else []
 
 
 def printable(text: str) -> str:
@@ -43,6 +65,11 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() or character in "\n\t" else repr(character)[1:-1] for character in text
     )
+
+
+def one_line(text: str) -> str:
+    """Return `text` as `printable` does, line breaks and tabs spelled out too: a word of a model begins no line."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def outcome(trajectory: Trajectory) -> str:
@@ -77,7 +104,7 @@ def _intervention_lines(trajectory: Trajectory) -> Iterator[Text]:
 def _intervention_text(record: InterventionRecord) -> str:
     parts = [record.outcome.value]
     if record.diagnosis:
-        parts.append(printable(record.diagnosis))
+        parts.append(one_line(record.diagnosis))
     if record.perplexity is not None:
         parts.append(f"perplexity {record.perplexity:.2f}")
     return ", ".join(parts)
@@ -86,9 +113,12 @@ def _intervention_text(record: InterventionRecord) -> str:
 def _review_text(review: ReviewRecord) -> str:
     parts = [f"review of tokens {review.start} to {review.end - 1}: {review.outcome.value}"]
     if review.cut is not None:
-        parts.append(f"cut at {review.cut}, {review.correction_tokens} tokens written")
-    if review.reason:
-        parts.append(printable(review.reason))
+        parts += [f"cut at {review.cut}", f"tokens rejected: {len(review.rejected_ids)}"]
+        parts += [f"written: {review.correction_tokens}"]
+    parts += ["the correction ends the turn"] if review.ends_turn else []
+    parts += ["it holds a private value of the evidence"] if review.holds_answer else []
+    parts += [f"quote: {one_line(review.quote)}"] if review.quote else []
+    parts += [f"reason: {one_line(review.reason)}"] if review.reason else []
     return ", ".join(parts)
 
 
@@ -111,12 +141,10 @@ def group_json(group: Group, query: str, chat: ChatFormat) -> dict[str, Any]:
 
 def trajectory_json(trajectory: Trajectory, chat: ChatFormat) -> dict[str, Any]:
     """Return one trajectory as plain values."""
-    spans: list[dict[str, str]] = []
-    start = 0
-    for source, span in groupby(trajectory.sources):
-        end = start + len(list(span))
-        spans.append({"source": source.value, "text": chat.decode(trajectory.token_ids[start:end])})
-        start = end
+    spans = [
+        {"source": trajectory.sources[start].value, "text": chat.decode(trajectory.token_ids[start:end])}
+        for start, end in _spans(trajectory)
+    ]
     return {
         "reward": trajectory.reward,
         "failure": trajectory.failure.value if trajectory.failure else None,
@@ -135,19 +163,25 @@ def trajectory_json(trajectory: Trajectory, chat: ChatFormat) -> dict[str, Any]:
             if turn.intervention is not None
         ],
         "reviews": [
-            {
-                "turn": index,
-                "outcome": review.outcome.value,
-                "start": review.start,
-                "end": review.end,
-                "cut": review.cut,
-                "correction_tokens": review.correction_tokens,
-                "quote": review.quote,
-                "reason": review.reason,
-            }
+            {"turn": index, **_review_json(review, chat)}
             for index, turn in enumerate(trajectory.turns)
             for review in turn.reviews
         ],
+    }
+
+
+def _review_json(review: ReviewRecord, chat: ChatFormat) -> dict[str, Any]:
+    return {
+        "outcome": review.outcome.value,
+        "start": review.start,
+        "end": review.end,
+        "cut": review.cut,
+        "rejected": chat.decode(review.rejected_ids),
+        "correction_tokens": review.correction_tokens,
+        "ends_turn": review.ends_turn,
+        "holds_answer": review.holds_answer,
+        "quote": review.quote,
+        "reason": review.reason,
     }
 
 

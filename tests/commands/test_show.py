@@ -1,0 +1,96 @@
+import asyncio
+from dataclasses import replace
+from io import StringIO
+
+from rich.console import Console
+from tests.interventions.review_world import RIGHT, engine_of, make_tools, write
+from tests.interventions.scripted_world import LetterChat
+
+from midcourse.commands.show import COLOURS, REJECTED, coloured, group_lines, legend, trajectory_json
+from midcourse.types import Group, Member, Origin, ReviewOutcome, TokenSource
+
+
+def reviewed(*plans, **lengths):
+    """A rollout under review, in which the second of two plans follows on a correction."""
+    return asyncio.run(write(make_tools(engine_of(*plans)), **lengths))
+
+
+def spans_of(text):
+    return [(text.plain[span.start : span.end], str(span.style)) for span in text.spans]
+
+
+def with_first_review(trajectory, **changes):
+    (turn,) = trajectory.turns
+    first, *rest = turn.reviews
+    return replace(trajectory, turns=(replace(turn, reviews=(replace(first, **changes), *rest)),))
+
+
+def review_lines(trajectory):
+    group = Group(group_id="g", task_id="t1", members=(Member(trajectory=trajectory, origin=Origin.SEMI_ON_POLICY),))
+    return [str(line).strip() for line in group_lines(group, "spell", LetterChat()) if "review of" in str(line)]
+
+
+def test_rejected_text_is_struck_through_where_it_stood():
+    shown = coloured(reviewed("abXd", f"{RIGHT};"), LetterChat())
+    assert shown.plain == "[spell]ab[-Xd-]cdefgh;"
+    assert spans_of(shown) == [
+        ("[spell]", COLOURS[TokenSource.PROMPT]),
+        ("ab", COLOURS[TokenSource.POLICY]),
+        ("[-Xd-]", REJECTED),
+        ("cd", COLOURS[TokenSource.INTERVENTION]),
+        ("efgh;", COLOURS[TokenSource.POLICY]),
+    ]
+    assert "strike" in REJECTED
+
+
+def test_two_corrections_side_by_side_keep_apart_what_each_replaced():
+    # behind the correction `cd` the policy slips at once, so that a second correction follows on the first
+    trajectory = reviewed("abXd", "abcdXf", f"{RIGHT};")
+    assert coloured(trajectory, LetterChat()).plain == "[spell]ab[-Xd-]cd[-Xf-]efgh;"
+    spans = trajectory_json(trajectory, LetterChat())["spans"]
+    assert [span["text"] for span in spans] == ["[spell]", "ab", "cd", "ef", "gh;"]
+
+
+def test_a_rollout_that_was_kept_shows_its_tokens_alone():
+    assert coloured(reviewed(f"{RIGHT};"), LetterChat()).plain == f"[spell]{RIGHT};"
+
+
+def test_rejected_words_are_not_read_as_markup_and_cannot_steer_the_terminal():
+    trajectory = with_first_review(reviewed("abXd", f"{RIGHT};"), rejected_ids=tuple(map(ord, "[red]\x1b[2J")))
+    shown = coloured(trajectory, LetterChat())
+    assert "[-[red]\\x1b[2J-]" in shown.plain
+    terminal = Console(file=StringIO(), force_terminal=True, color_system="truecolor")
+    terminal.print(shown)
+    assert "\x1b[2J" not in terminal.file.getvalue()
+    assert "\x1b[9;31m" in terminal.file.getvalue()  # struck through, red
+
+
+def test_every_review_has_a_line():
+    lines = review_lines(reviewed("abXd", f"{RIGHT};"))
+    assert lines == [
+        "turn 0: review of tokens 7 to 10: revised, cut at 9, tokens rejected: 2, written: 2",
+        "turn 0: review of tokens 11 to 14: kept",
+    ]
+
+
+def test_a_line_tells_what_else_is_known():
+    (line,) = review_lines(reviewed("abcdefX;", f"{RIGHT};", chunk_tokens=8, max_intervention_tokens=8))
+    assert line.endswith("the correction ends the turn, it holds a private value of the evidence")
+    spoken = with_first_review(reviewed("abXd", f"{RIGHT};"), quote="X\x1bd", reason="c\nis next")
+    assert review_lines(spoken)[0].endswith("written: 2, quote: X\\x1bd, reason: c\\nis next")
+
+
+def test_every_outcome_is_named():
+    trajectory = reviewed(f"{RIGHT};")
+    for outcome in ReviewOutcome:
+        assert f": {outcome.value}" in review_lines(with_first_review(trajectory, outcome=outcome))[0]
+
+
+def test_the_legend_shows_how_rejected_text_looks():
+    assert (("[-rejected in a review-]", REJECTED)) in spans_of(legend())
+
+
+def test_json_holds_what_was_rejected():
+    (first, second) = trajectory_json(reviewed("abXd", f"{RIGHT};"), LetterChat())["reviews"]
+    assert (first["rejected"], first["outcome"], first["cut"]) == ("Xd", "revised", 9)
+    assert (second["rejected"], second["cut"]) == ("", None)
