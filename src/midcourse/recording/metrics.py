@@ -1,8 +1,8 @@
 """Groups of one update -> the numbers of its metrics line. Nothing is dropped without a number that says how many.
 
-Names: reward/*, group/*, rollout/* (attempts, whatever became of them), turns/* and tokens/* (of members, as they
-train), intervention/outcome/* (steps). Cost by role, over every attempt: rollout/tokens/* (generated),
-rollout/scored_tokens/*, rollout/prompt_tokens/*, rollout/seconds/* (awaited; the trainer writes them as
+Names, each of them in docs/metrics.md: reward/*, group/*, rollout/* (attempts, whatever became of them), turns/* and
+tokens/* (of members, as they train), intervention/outcome/* (steps). Cost by role, over every attempt: rollout/tokens/*
+(generated), rollout/scored_tokens/*, rollout/prompt_tokens/*, rollout/seconds/* (awaited; the trainer writes them as
 time/rollout/*). A rescued group counts as failed "before" and as passed "after".
 """
 
