@@ -4,7 +4,7 @@
 
 Every arm has the same policy, tasks, rollouts a task, updates, learning rate and evaluation; only the method's section
 differs. Two judges: the scripted one, exact and certain of its tokens (-scripted), and the policy itself as it was at
-the start with the reference solution in its prompt (-self); kappa of the const anchor is calibrated on the judge in
+the start with the reference solution in its prompt (-self), which is also the teacher of OPD; kappa of the const anchor is calibrated on the judge in
 pilot rollouts of the untrained policy, as in the paper. RTI's roles are scripted: they and the scripted judge follow
 the same rules. Ends in one JSON object with the scores at equal updates, and at the greatest budget of tokens (judges
 included) and of seconds that every run reached; report.md and plots lie in the output folder.
@@ -27,7 +27,8 @@ SELF = {"judge": {"played_by": "frozen"}}
 ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo": ("grpo", {}),
     "gspo": ("gspo", {}),
-    "sft-grpo": ("sft_grpo", {}),
+    "sft-grpo-scripted": ("sft_grpo", {}),
+    "sft-grpo-self": ("sft_grpo", {"demonstrations": 8, "teacher": {"played_by": "frozen"}}),
     "opd": ("opd", {"mode": "reverse_kl"}),
     "opd-with-grpo": ("opd", {"mode": "with_grpo"}),
     "regression": ("mintrl", {"max_reviews": 0}),
@@ -37,8 +38,9 @@ ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mintrl-const-self": ("mintrl", {**SELF, "regression": {"anchor": "const"}}),
     "rti": ("rti", {}),
 }
-EVALUATE_EVERY = 6
+EVALUATE_EVERY = 4
 """Updates."""
+EVALUATED_TASKS = 40
 PILOT_TASKS = 8
 
 
@@ -46,7 +48,7 @@ def arm_settings(arm: str, *, seed: int, updates: int, folder: Path) -> dict[str
     """Return the settings of one run: the demo's, scored more often and on the test split alone."""
     method, changes = ARMS[arm]
     settings = arithmetic_settings(method, seed=seed, updates=updates, folder=folder)
-    settings["evaluation"] |= {"splits": ["test"], "every": EVALUATE_EVERY}
+    settings["evaluation"] |= {"splits": ["test"], "every": EVALUATE_EVERY, "max_tasks": EVALUATED_TASKS}
     merge_section(settings["method"], changes)
     if method == "rti":
         # In a single turn every finished solution holds the answer: see docs/mathematics.md.
@@ -76,7 +78,7 @@ def calibrated_kappa(played_by: str) -> float:
 
 def main() -> None:
     """Run, report, print."""
-    parser = parser_for(__doc__, arms=list(ARMS), output="runs/arithmetic", updates=24)
+    parser = parser_for(__doc__, arms=list(ARMS), output="runs/arithmetic", updates=16)
     print_result(run_benchmark(parser.parse_args(), arm_settings))
 
 

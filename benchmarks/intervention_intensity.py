@@ -23,7 +23,7 @@ from midcourse.nano.demo import read_result
 from midcourse.nano.settings import arithmetic_settings, merge_section
 
 CONTROL = "reviews-0"
-REVIEWS, LENGTHS = (1, 4, 8), (2, 8, 32)
+REVIEWS, LENGTHS = (2, 8), (2, 4, 16, 64)
 ARMS: Mapping[str, Mapping[str, int]] = {
     CONTROL: {"max_reviews": 0},
     **{
@@ -40,6 +40,7 @@ def arm_settings(arm: str, *, seed: int, updates: int, folder: Path) -> dict[str
     settings["evaluation"] |= {"splits": ["test"], "every": updates}
     merge_section(settings["method"], {**ARMS[arm], "regression": {"anchor": "const"}})
     settings["method"]["regression"]["kappa"] = calibrated_kappa("scripted")
+    settings["method"]["intervention_updates"] = updates  # GRPO would blur what the interventions did
     return settings
 
 
@@ -84,7 +85,7 @@ def draw(found: Sequence[Mapping[str, Any]], file: Path) -> None:
 
 def main() -> None:
     """Run, report, draw, print."""
-    parser = parser_for(__doc__, arms=list(ARMS), output="runs/intensity", updates=24)
+    parser = parser_for(__doc__, arms=list(ARMS), output="runs/intensity", updates=12)
     arguments = parser.parse_args()
     if CONTROL not in arguments.arms:
         parser.error(f"--arms: expected {CONTROL} among them, which the others are compared with")
