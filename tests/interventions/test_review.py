@@ -7,6 +7,7 @@ from tests.interventions.review_world import (
     OPENED,
     RIGHT,
     TASK,
+    SpellWorld,
     authors,
     engine_of,
     make_tools,
@@ -294,6 +295,22 @@ def test_a_server_may_be_told_the_evidence():
     server = Server(revise("XX"), "cd", KEEP)
     run_with_server("abXXX", "abcdefgh;", server=server, is_privileged=True)
     assert all("it is abcdefgh" in str(messages) for messages, _ in server.requests[:2])
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ("mathematics", "a mathematical solution"),
+        ("arithmetic", "a mathematical solution"),
+        ("code", "a programming answer"),
+        ("spell", "a response"),
+    ],
+)
+def test_what_the_judge_looks_for_goes_by_the_environment(environment, words, monkeypatch):
+    monkeypatch.setattr(SpellWorld, "name", environment)
+    server = Server(KEEP)
+    run_with_server("abcdefgh;", server=server)
+    assert f"You check {words} while it is being written" in server.requests[0][0][0]["content"]
 
 
 def test_a_servers_mark_ends_the_answer():

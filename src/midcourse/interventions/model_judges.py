@@ -32,7 +32,8 @@ from midcourse.rollout.chat import ChatFormat
 
 END_MARK = "[end of response]"
 """What a server writes behind a correction that completes the response: its text alone does not tell."""
-DOMAINS = ("mathematics", "code")
+DOMAINS = {"mathematics": "mathematics", "arithmetic": "mathematics", "code": "code"}
+"""Environment -> what the prompt for reviews looks for; other environments take the general prompt."""
 
 
 def cast_judge(tools: RolloutTools, *, config: JudgeConfig, ledger: CostLedger) -> Judge:
@@ -196,7 +197,7 @@ class ServerJudge:
 def _review_prompt(passage: Passage, environment: Environment, config: JudgeConfig, *, style: str) -> Prompt:
     domain = config.domain
     if domain == "auto":
-        domain = environment.name if environment.name in DOMAINS else "general"
+        domain = DOMAINS.get(environment.name, "general")
     return render_prompt(
         style,
         "judge",
