@@ -52,6 +52,7 @@ def test_a_wrong_chunk_is_cut_corrected_and_written_on():
         cut=start + 2,
         rejected_ids=(ord("X"), ord("X")),
         correction_tokens=2,
+        judge_logprob=0.0,  # a script is certain
     )
     # Chunks of four as sampled, the correction of two as the policy scores it behind the kept prefix.
     assert trajectory.behavior_logprobs[start:] == (-1.25, -1.25, -0.75, -0.75, *[-1.25] * 4, -0.5)
@@ -308,7 +309,7 @@ def test_a_server_may_be_told_the_evidence():
 )
 def test_what_the_judge_looks_for_goes_by_the_environment(environment, words, monkeypatch):
     monkeypatch.setattr(SpellWorld, "name", environment)
-    server = Server(KEEP)
+    server = Server(*[KEEP] * 4)
     run_with_server("abcdefgh;", server=server)
     assert f"You check {words} while it is being written" in server.requests[0][0][0]["content"]
 

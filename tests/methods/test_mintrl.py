@@ -165,7 +165,7 @@ def test_statistics_by_hand():
     assert found["intervention/success_revised"] == 1.0
     assert "intervention/success_unrevised" not in found
     assert found["intervention/policy_logprob"] == -0.5
-    assert "intervention/judge_logprob" not in found  # a script has none
+    assert found["intervention/judge_logprob"] == 0.0  # a script is certain
     # S = 2 * (-0.2 + 0.5) = 0.6
     assert found["intervention/anchor_bonus_max"] == pytest.approx(1e-3 * 0.6)
     assert found["intervention/failed_pushed_up_fraction"] == 0.0
