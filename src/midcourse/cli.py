@@ -184,7 +184,7 @@ def rollout(
     """
     chosen = _load(config, overrides)
     from midcourse.assembly import collect_groups
-    from midcourse.commands.show import group_json, group_lines, legend, rewards_line
+    from midcourse.commands.show import group_json, group_lines, legend, reviews_text, rewards_line
 
     with progress_bar("tasks", tasks) as advance:
         collected = asyncio.run(
@@ -197,7 +197,10 @@ def rollout(
     for task, group in collected.groups:
         for line in group_lines(group, task.query, collected.chat):
             output.print(line)
-    output.print(rewards_line([group for _, group in collected.groups]))
+    groups = [group for _, group in collected.groups]
+    output.print(rewards_line(groups))
+    if reviews := reviews_text(groups):
+        output.print(reviews)
 
 
 @app.command()

@@ -6,7 +6,7 @@ from rich.console import Console
 from tests.interventions.review_world import RIGHT, engine_of, make_tools, write
 from tests.interventions.scripted_world import LetterChat
 
-from midcourse.commands.show import COLOURS, REJECTED, coloured, group_lines, legend, trajectory_json
+from midcourse.commands.show import COLOURS, REJECTED, coloured, group_lines, legend, reviews_text, trajectory_json
 from midcourse.types import Group, Member, Origin, ReviewOutcome, TokenSource
 
 
@@ -94,3 +94,15 @@ def test_json_holds_what_was_rejected():
     (first, second) = trajectory_json(reviewed("abXd", f"{RIGHT};"), LetterChat())["reviews"]
     assert (first["rejected"], first["outcome"], first["cut"]) == ("Xd", "revised", 9)
     assert (second["rejected"], second["cut"]) == ("", None)
+
+
+def test_what_the_reviews_came_to_is_said_as_in_a_report():
+    members = (
+        Member(trajectory=reviewed("abXdefgh;", judge=None)),
+        Member(trajectory=reviewed("abXd", f"{RIGHT};"), origin=Origin.SEMI_ON_POLICY),
+    )
+    text = reviews_text([Group(group_id="g", task_id="t1", members=members)])
+    assert "The judge reviewed 2 chunks of 1 rollouts: kept 1 (50.0 %), revised 1 (50.0 %)." in text
+    assert "It wrote 22.2 % of the tokens" in text
+    assert "policy wrote alone: 0.0 %. Success of members under review: 100.0 %." in text
+    assert reviews_text([Group(group_id="g", task_id="t1", members=members[:1])]) == ""

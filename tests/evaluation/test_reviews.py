@@ -112,7 +112,7 @@ def test_every_outcome_has_its_name_in_the_sentences(outcome):
 
 def test_one_update_is_no_trend():
     text = said([FIRST])
-    assert "policy wrote alone: 25.0 % in the one update." in text
+    assert "policy wrote alone: 25.0 %. " in text
     assert "in nats: -1.00; the judge's own: -0.50." in text
 
 

@@ -11,6 +11,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from midcourse.evaluation.reviews import review_sentences, summarize_reviews
+from midcourse.methods.mintrl_statistics import mintrl_statistics
+from midcourse.recording.metrics import group_metrics
 from midcourse.rollout.chat import ChatFormat
 from midcourse.types import Group, InterventionRecord, ReviewRecord, TokenSource, Trajectory
 
@@ -191,3 +194,12 @@ def rewards_line(groups: Sequence[Group]) -> str:
     solved = sum(reward is not None and reward > 0 for reward in rewards)
     failed = sum(reward is None for reward in rewards)
     return f"{solved} of {len(rewards)} members with reward above 0" + (f", {failed} failed" if failed else "")
+
+
+def reviews_text(groups: Sequence[Group]) -> str:
+    """Return what reviews came to in the sentences of a report; "" where nothing was under review."""
+    # The objective's part of the statistics is left out: it needs advantages.
+    unjudged = [[None] * len(group.members) for group in groups]
+    found = mintrl_statistics(groups, advantages=unjudged, beta=0.0, kappa=None)
+    summary = summarize_reviews([{**group_metrics(groups), **found.metrics()}])
+    return "" if summary is None else " ".join(review_sentences(summary))

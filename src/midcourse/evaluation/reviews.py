@@ -182,6 +182,6 @@ def _after_colon(listed: str) -> str:
 def _shares_text(trend: Trend, which: str = "") -> str:
     which = f" {which}" if which else ""
     if trend.is_single:
-        return f"{percent(trend.start)} in the one update{which}"
+        return percent(trend.start)
     first, last = ("update", "") if trend.window == 1 else (f"{trend.window} updates", f" {trend.window}")
     return f"{percent(trend.start)} in the first {first}{which}, {percent(trend.end)} in the last{last}"
