@@ -1,10 +1,12 @@
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from midcourse.config import build_config
-from midcourse.nano.demo import DemoError, demo_settings, read_result, run_demo
+from midcourse.nano.demo import DemoError, demo_settings, ended_by_sigterm, read_result, run_demo
 
 
 def write_lines(path: Path, lines: list[dict]) -> None:
@@ -68,3 +70,16 @@ def test_an_output_that_is_a_file_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DemoError, match=r"grpo-0\.toml cannot be written"):
         run_demo("grpo", seed=0, updates=1, output=tmp_path / "file")
+
+
+def test_a_termination_signal_ends_the_demo_in_order_and_the_handler_goes_with_it():
+    before = signal.getsignal(signal.SIGTERM)
+    ended = []
+    with pytest.raises(SystemExit) as found, ended_by_sigterm():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            ended.append(True)
+    assert found.value.code == 143
+    assert ended
+    assert signal.getsignal(signal.SIGTERM) is before

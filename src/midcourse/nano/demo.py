@@ -71,7 +71,7 @@ def run_demo(method: str, *, seed: int, updates: int, output: Path) -> None:
     chosen = demo_settings(method, seed=seed, updates=updates, output=output)
     folders = {name: output / f"{name}-{seed}" for name in chosen}
     running: dict[str, subprocess.Popen[bytes]] = {}
-    with _ended_by_sigterm():
+    with ended_by_sigterm():
         try:
             _run_all(chosen, folders, running, updates, console)
         finally:
@@ -88,7 +88,7 @@ def run_demo(method: str, *, seed: int, updates: int, output: Path) -> None:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def ended_by_sigterm() -> Iterator[None]:
     """Let a termination signal end the block by SystemExit, so that the runs are ended too."""
 
     def end(number: int, frame: FrameType | None) -> None:
