@@ -1,7 +1,8 @@
 """OPD: on-policy distillation (a baseline of "MInTRL" and of "Rollout-Time Intervention"; arXiv:2306.13649).
 
 The policy rolls a group out alone, as in GRPO; a teacher says how likely it finds every token. Two forms of a token's
-advantage, with r_t = log pi_S(y_t) - log pi_T(y_t), whose mean over the policy's tokens estimates the reverse KL:
+advantage, with r_t = log pi_S(y_t) - log pi_T(y_t), whose mean estimates the reverse KL a token (at rollout.top_p 1,
+without bias; both at the rollout's temperature):
 
 - `reverse_kl`: A_t = -c r_t. No reward and no comparison within the group.
 - `with_grpo`: A_t = A_GRPO - c r_t, as RTI's baseline folds it in.
