@@ -2,7 +2,7 @@
 
 A round is an anchor of a pool with k successes in n rollouts. A branch of m continuations in a regime succeeds with
 probability p, whose logit is that of the pool's mean plus what the regime does there: it helps where its angle is near
-theta_t + 2 pi * entropy, and a direction of the hidden state says how recoverable the anchor is. f_t(z, b) is the exact
+theta_t + pi * entropy, and a direction of the hidden state says how recoverable the anchor is. f_t(z, b) is the exact
 expectation of the gain (`branching/gain.py`), a sum over the binomial; y_t is drawn, with the same uniform number for
 every action, so that all arms meet the same luck. f depends on what the controller sees alone: there is no latent part.
 
@@ -21,7 +21,7 @@ from midcourse.branching.gain import COST_ROLLOUTS, GainConfig
 from midcourse.branching.state import SCALAR_NAMES
 
 Array = NDArray[numpy.float64]
-HIDDEN_SIZE = 16
+HIDDEN_SIZE = 8
 POOL_SIZES = (4, 8, 12, 16)
 REGIME_EFFECT, RECOVERABILITY = 2.0, 1.0
 """Nats of the logit: amplitude of the regime's effect, and of the hidden state's."""
@@ -96,7 +96,7 @@ def _draw_anchors(generator: numpy.random.Generator, rounds: int) -> Anchors:
 def _gains(space: ActionSpace, anchors: Anchors, theta_T: Array, luck_T: Array) -> tuple[Array, Array]:
     means = anchors.successes / anchors.sizes
     held = numpy.clip(means, 0.1, 0.9)
-    turned = theta_T + 2 * math.pi * anchors.scalars[:, SCALAR_NAMES.index("anchor_entropy")]
+    turned = theta_T + math.pi * anchors.scalars[:, SCALAR_NAMES.index("anchor_entropy")]
     direction = numpy.ones(HIDDEN_SIZE) / math.sqrt(HIDDEN_SIZE)
     common = numpy.log(held / (1 - held)) + RECOVERABILITY * (anchors.hidden @ direction)
     expected = numpy.empty((len(theta_T), len(space.cells)))

@@ -35,6 +35,7 @@ def test_a_systematic_sample_by_hand():
 def test_a_trace_without_weight_is_never_drawn():
     for offset in (0.0, 0.5, 1 - 2.0**-53):
         assert 1 not in systematic_sample(numpy.array([1.0, 0.0, 1.0]), 7, offset)
+        assert 0 not in systematic_sample(numpy.array([0.0, 1.0, 1.0]), 7, offset)
 
 
 def test_gradients_are_scaled_down_and_never_up():

@@ -21,6 +21,7 @@ def test_a_predictor_of_the_majority_shows_no_skill():
     assert found.sign_agreement == found.majority_agreement == 0.9
     assert found.balanced_accuracy == 0.5
     assert found.pearson is None
+    assert skill([0.1] * 4, [0.2, 0.1, 0.3, -0.2]).majority_agreement == 0.75
 
 
 def test_what_traces_cannot_say_is_none_and_no_metric():

@@ -123,10 +123,10 @@ class GainNetwork:
         """
         parts = self._parts
         inputs = numpy.concatenate((self.states(rows), rows.codes), axis=1)
-        before = inputs @ parts["unit_weight"].T + parts["unit_bias"]
-        units = gelu(before) * keep_NU
+        activated, slope = gelu_and_slope(inputs @ parts["unit_weight"].T + parts["unit_bias"])
+        units = activated * keep_NU
         predicted = units @ parts["output_weight"] + inputs @ parts["skip_weight"] + parts["output_bias"]
-        return predicted, Trail(rows=rows, inputs=inputs, before=before, units=units, keep=keep_NU)
+        return predicted, Trail(rows=rows, inputs=inputs, units=units, slope=slope * keep_NU)
 
     def gradient(self, trail: "Trail", of_predicted: Array) -> Array:
         """Return the gradient of the parameters, in their order, given [N] that of the predictions."""
@@ -135,7 +135,7 @@ class GainNetwork:
         found["output_bias"][:] = of_predicted.sum()
         found["output_weight"][:] = of_predicted @ trail.units
         found["skip_weight"][:] = of_predicted @ trail.inputs
-        of_before = of_predicted[:, None] * parts["output_weight"] * trail.keep * gelu_slope(trail.before)
+        of_before = of_predicted[:, None] * parts["output_weight"] * trail.slope
         found["unit_bias"][:] = of_before.sum(axis=0)
         found["unit_weight"][:] = of_before.T @ trail.inputs
         of_states = of_before @ parts["unit_weight"][:, :STATE_SIZE]
@@ -163,9 +163,8 @@ class Trail:
 
     rows: Rows
     inputs: Array  # [N, F]
-    before: Array  # [N, U] what the units got
     units: Array  # [N, U] what they gave, dropout included
-    keep: Array  # [N, U]
+    slope: Array  # [N, U] of that by what they got
 
 
 def gelu(values: Array) -> Array:
@@ -173,9 +172,10 @@ def gelu(values: Array) -> Array:
     return 0.5 * values * (1.0 + numpy.tanh(GELU_SLOPE * (values + GELU_CUBIC * values * values * values)))
 
 
-def gelu_slope(values: Array) -> Array:
-    """Return the derivative of `gelu`."""
+def gelu_and_slope(values: Array) -> tuple[Array, Array]:
+    """Return `gelu` and its derivative: both need the same tanh, which is most of the work."""
     squares = values * values
     bent = numpy.tanh(GELU_SLOPE * (values + GELU_CUBIC * values * squares))
+    half = 0.5 * (1.0 + bent)
     inner = GELU_SLOPE * (1.0 + 3.0 * GELU_CUBIC * squares)
-    return 0.5 * (1.0 + bent) + 0.5 * values * (1.0 - bent * bent) * inner
+    return values * half, half + 0.5 * values * (1.0 - bent * bent) * inner
