@@ -43,7 +43,7 @@ def test_a_revised_chunk_is_shown_with_what_stands_around_it(tmp_path):
     examples = example_texts([recorded(write_reviewed_run(tmp_path))], letters)
     assert examples[0] == "\n".join(
         [
-            "update 1, task a, reward 1, cut at token 2 of the response; tokens rejected: 2, written: 2.",
+            "Update 1, task a, reward 1, cut at token 2 of the response; tokens rejected: 2, written: 2.",
             "",
             "<pre>before      ab",
             "rejected    <del>Xd</del>",
@@ -101,8 +101,8 @@ def test_a_value_of_the_evidence_in_a_correction_is_told(tmp_path):
 def test_several_runs_take_turns_and_are_named(tmp_path):
     runs = [recorded(write_reviewed_run(tmp_path / title), title) for title in ("first_", "second")]
     examples = example_texts(runs, letters)
-    assert examples[0].startswith("first&#95;: update 1, task a, ")
-    assert examples[1].startswith("second: update 1, task b, ")
+    assert examples[0].startswith("Update 1 of first&#95;, task a, ")
+    assert examples[1].startswith("Update 1 of second, task b, ")
     assert len(examples) == 2  # both runs have the same two tasks
 
 

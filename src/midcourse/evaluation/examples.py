@@ -48,19 +48,19 @@ def example_texts(runs: Sequence[RecordedRun], decode: Decode | None) -> list[st
         decode: tokens -> text; without it token ids are shown.
     """
     seen: set[str] = set()
-    found = [_run_examples(run, seen, decode, title=f"{run.title}: " if len(runs) > 1 else "") for run in runs]
+    found = [_run_examples(run, seen, decode, of_run=f" of {run.title}" if len(runs) > 1 else "") for run in runs]
     in_turn = (example for examples in itertools.zip_longest(*found) for example in examples if example is not None)
     return list(itertools.islice(in_turn, MAX_EXAMPLES))
 
 
-def _run_examples(run: RecordedRun, seen: set[str], decode: Decode | None, *, title: str) -> Iterator[str]:
+def _run_examples(run: RecordedRun, seen: set[str], decode: Decode | None, *, of_run: str) -> Iterator[str]:
     """Yield an example of each task that is not in `seen`, and add the task."""
     for update in reversed(run.corrected_updates()):
         for group in run.reader.trajectories(update):
             found = None if group.task_id in seen else next(_corrections(group, decode), None)
             if found is not None:
                 seen.add(group.task_id)
-                yield f"{escape_text(f'{title}update {update}, task {group.task_id}')}, {found}"
+                yield f"{escape_text(f'Update {update}{of_run}, task {group.task_id}')}, {found}"
 
 
 def _corrections(group: Group, decode: Decode | None) -> Iterator[str]:
