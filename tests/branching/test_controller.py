@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy
 import pytest
 from pydantic import ValidationError
@@ -263,3 +266,9 @@ def test_a_feature_that_is_left_out_moves_no_prediction():
 def test_a_feature_by_an_unknown_name_is_refused():
     with pytest.raises(ValidationError, match="without_features"):
         ControllerConfig(without_features=("entropy",))
+
+
+def test_the_controller_needs_no_torch():
+    command = "import sys, midcourse.branching.controller, midcourse.branching.promotion; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"
