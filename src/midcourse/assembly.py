@@ -42,6 +42,7 @@ Advance = Callable[[int, str], None]
 FAILURE_METRICS: Mapping[str, str] = {
     "rollouts": "rollout/errors/total",
     "role calls": "intervention/outcome/role_failed",
+    "reviews": "intervention/review/judge_failed",
     "teacher scores": "intervention/teacher_failed",
 }
 """What a run goes on without, and so must tell: kind -> metric that counts it in an update."""

@@ -10,6 +10,7 @@ import torch
 from tests.evaluation.reviewed_run import collect, slips
 from tests.evaluation.synthetic_run import make_group
 
+from midcourse.assembly import FAILURE_METRICS
 from midcourse.config import register_all
 from midcourse.interventions.judge import JudgeConfig
 from midcourse.methods.base import METHODS, ScheduledMethod
@@ -69,6 +70,11 @@ def test_names_in_the_source():
     found = literals()
     assert "objective/groups_without_signal" in found
     assert undocumented(found) == []
+
+
+def test_what_a_training_warns_of():
+    assert "intervention/review/judge_failed" in FAILURE_METRICS.values()
+    assert undocumented(FAILURE_METRICS.values()) == []
 
 
 @pytest.mark.parametrize("name", METHODS.names())
