@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from midcourse.environments.agentbench_db import AgentBenchDBConfig, AgentBenchDBEnvironment, ServerConfig, TaskFile
+from midcourse.environments.agentbench_db.answers import answer_matches
 from midcourse.environments.base import Task
 from midcourse.types import AssistantTurn, ToolCall
 
@@ -104,7 +105,9 @@ def check_questions(environment: AgentBenchDBEnvironment, tasks: Sequence[tuple[
             reward(environment, task, ("answer_action", answer))[0]
             for answer in right_answers(task.evidence.facts["values"])
         ]
-        wrong = [reward(environment, task, ("answer_action", answer))[0] for answer in wrong_answers(task, others)]
+        # The comparison alone: there are ten thousand of them, and no episode treats them otherwise.
+        values = task.evidence.facts["values"]
+        wrong = [float(answer_matches(answer, values)) for answer in wrong_answers(task, others)]
         tried += len(wrong)
         refused += [position] if min(right) < 1.0 else []
         fooled += [position] if max(wrong) > 0.0 else []

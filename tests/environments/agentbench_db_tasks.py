@@ -11,7 +11,9 @@ from midcourse.environments.base import Episode, Observation
 from midcourse.types import AssistantTurn, ToolCall
 
 LIMITS = Limits(statement_seconds=5.0, result_characters=800)
-CITIES = Table(name="City list", columns=("Name", "Mayor's name"), rows=(("Oslo", "Ann"), ("Bergen", "Zoë"), ("Oslo", "b")))
+CITIES = Table(
+    name="City list", columns=("Name", "Mayor's name"), rows=(("Oslo", "Ann"), ("Bergen", "Zoë"), ("Oslo", "b"))
+)
 
 
 def table(name: str = "City list") -> dict[str, Any]:
@@ -35,7 +37,8 @@ UPDATE = {
     "description": "Ann is now called Anna.",
     "type": ["UPDATE"],
     "label": ["UPDATE `City list` SET `Mayor's name` = 'Anna' WHERE `Mayor's name` = 'ann'"],
-    "answer_md5": "[('a3a11e2f3b0a9bd2d2d4c1e1f9f2c0de',)]",
+    # As MariaDB computes it after that statement.
+    "answer_md5": "[('5a2a54c13792467810d9f5a3a8d15ce5',)]",
     "table": table(),
 }
 INSERT = {

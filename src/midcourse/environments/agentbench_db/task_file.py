@@ -16,7 +16,7 @@ from midcourse.errors import DataError
 
 Operation = Literal["select", "insert", "update", "delete"]
 WRITES = ("INSERT", "UPDATE", "DELETE")
-_LITERAL = re.compile(r"'((?:[^'\\]|\\.|'')*)'|\"((?:[^\"\\]|\\.|\"\")*)\"", re.DOTALL)
+_QUOTED = re.compile(r"`[^`]*`|'((?:[^'\\]|\\.|'')*)'|\"((?:[^\"\\]|\\.|\"\")*)\"", re.DOTALL)
 _STATE = re.compile(r"\b(?:[0-9a-f]{32}|None)(?:_(?:[0-9a-f]{32}|None))*\b")  # None: of a table without rows
 
 
@@ -172,6 +172,6 @@ def read_problems(path: Path, *, sha256: str | None = None) -> list[Problem]:
 
 
 def _literals(statement: str) -> list[str]:
-    """Return the texts between quotes in a statement, each once."""
-    found = (match[1] if match[1] is not None else match[2] for match in _LITERAL.finditer(statement))
+    """Return the texts between quotes in a statement, each once; names between backticks are none."""
+    found = (match[1] or match[2] or "" for match in _QUOTED.finditer(statement))
     return list(dict.fromkeys(text for text in found if text.strip()))
