@@ -274,6 +274,16 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(capsys, tmp_p
     assert "is whole: step_10, step_2" in err
 
 
+def test_a_run_is_not_resumed_with_other_settings(capsys, tmp_path):
+    assert run(capsys, "init", "--method", "grpo", "--output", str(tmp_path / "config.toml"))[0] == 0
+    changes = ["--set", "method.group_size=3", "--set", "rollout.temperature=1.0", "--set", "training.updates=999"]
+    status, out, err = run(capsys, "train", str(tmp_path), "--resume", *changes)
+    assert (status, out) == (2, "")
+    assert "must not change: rollout.temperature = 0.8, now 1.0; method.group_size = 8, now 3. A run" in err
+    assert "next: `midcourse train FOLDER --resume`" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
+
+
 @pytest.mark.parametrize("splits", ['["dev"]', '["test", "test"]', "[]"])
 def test_splits_that_cannot_be_scored_are_said_before_training(splits, capsys, tmp_path):
     file = tmp_path / "run.toml"

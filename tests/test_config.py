@@ -1,5 +1,6 @@
 """Settings are strict: what is not used is an error that names what was meant."""
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ import pytest
 from midcourse.config import (
     DEFAULT_METHOD,
     FOREIGN_NAMES,
+    FREE_ON_RESUME,
     commented_toml,
     default_config,
+    kept_settings,
     known_keys,
     load_config,
     reference_markdown,
@@ -248,6 +251,34 @@ def test_role_engines_survive_the_resolved_file(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(resolved_toml(config), encoding="utf-8")
     assert load_config(path) == config
+
+
+def test_a_resumed_run_may_change_its_length_its_place_and_its_speed_and_nothing_that_its_numbers_follow_from():
+    server = [f"{key_of('rti', 'validator')}=engine", *SERVER]
+    kept = kept_settings(load_config(None, server))
+    moved = ["output=other", "training.updates=999", "evaluation.attempts=1", "recording.tensorboard=false"]
+    moved += ["policy.threads=4", "engine.max_batch_rows=2", 'role_engines.validator.base_url="http://10.0.0.1:1/v1"']
+    assert kept_settings(load_config(None, [*server, *moved])) == kept
+    for changed in (
+        "seed=1",
+        "environment.seed=1",
+        "policy.dtype=bfloat16",
+        "engine.context_length=64",
+        "rollout.temperature=1.0",
+        "method.roles.temperature=1.0",
+        "method.objective.clip_high=0.3",
+        "training.learning_rate=1e-3",
+        "role_engines.validator.model=other",
+    ):
+        key = changed.partition("=")[0]
+        other = kept_settings(load_config(None, [*server, changed]))
+        assert [name for name in kept if kept[name] != other[name]] == [key]
+    assert kept_settings(default_config("grpo"))["method.name"] != kept["method.name"]
+
+
+def test_every_setting_that_may_change_on_resume_is_one():
+    keys = known_keys(section_classes({}))
+    assert [pattern for pattern in FREE_ON_RESUME if not any(fnmatchcase(key, pattern) for key in keys)] == []
 
 
 def test_the_compact_chat_goes_with_the_nano_profile_alone():

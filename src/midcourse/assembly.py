@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from midcourse.config import RunConfig, resolved_toml
+from midcourse.config import RunConfig, kept_settings, load_config, resolved_toml
 from midcourse.engines.base import EngineConfig, TextEngine
 from midcourse.environments.base import Environment, EnvironmentConfig, Evidence, Task
 from midcourse.errors import ConfigError, RunFolderError
@@ -33,6 +33,7 @@ from midcourse.interventions.speaker import SpeakerConfig
 from midcourse.methods.base import METHODS, Method, MethodConfig, RolloutTools, Speaker
 from midcourse.methods.grpo import roll_out
 from midcourse.nano.package import BUILT_IN_CHAT
+from midcourse.recording.settings import check_same_settings
 from midcourse.rollout.chat import ChatFormat
 from midcourse.rollout.episode import RolloutKey, Step
 from midcourse.training.policy import Policy, PolicyConfig, load_policy
@@ -197,7 +198,7 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dic
         advance: told how many updates are done.
 
     Raises:
-        OccupiedError: a folder that holds a run while `resume` is off.
+        OccupiedError: a folder that holds a run while `resume` is off, or one with other settings.
         ConfigError: settings that do not fit the tasks.
         CheckpointError: a checkpoint cannot be written or read.
     """
@@ -205,6 +206,9 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dic
     from midcourse.training.trainer import TrainingParts, train_async
 
     folder = config.output_folder
+    if resume and os.path.isfile(folder / "config.toml"):
+        known = load_config(folder / "config.toml")
+        check_same_settings(kept_settings(known), kept_settings(config), place=folder)
     scores: dict[str, Any] = {}
     failed = dict.fromkeys(FAILURE_METRICS, 0)
 
@@ -231,6 +235,7 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dic
                     method=parts.method,
                     recorder=writer,
                     tasks=parts.tools.environment.tasks("train"),
+                    settings=kept_settings(config),
                     evaluate=evaluate,
                     progress=note,
                 ),

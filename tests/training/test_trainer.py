@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_run import SCENARIOS, Bomb, ParityEnvironment, run
 
-from midcourse.errors import ConfigError, DataError
+from midcourse.errors import ConfigError, DataError, OccupiedError
 from midcourse.training.trainer import check_tasks, draw_tasks
 
 
@@ -79,8 +79,33 @@ def test_a_journal_of_other_tasks_is_an_error(tmp_path):
     journal = tmp_path / "journal" / "update_2" / "wave_0.jsonl"
     journal.parent.mkdir(parents=True)
     journal.write_text('{"request": {"update": 2}, "groups": 0, "crc32": 0}\n')
-    with pytest.raises(DataError, match="other settings"):
+    with pytest.raises(DataError, match="other tasks"):
         run(tmp_path, resume=True, bomb=Bomb(), updates=2)
+
+
+class Crash(Bomb):
+    """Raises where the bomb would kill."""
+
+    def at(self, moment):
+        if moment == self.moment:
+            raise RuntimeError(moment)
+
+
+@pytest.mark.parametrize(
+    ("moment", "place"), [("write_metrics", r"wave_0\.jsonl"), ("never", "step_2")], ids=["before", "after"]
+)
+def test_other_settings_are_not_mixed_into_a_run_with_or_without_a_checkpoint(moment, place, tmp_path):
+    kept = {"method.group_size": "3", "rollout.temperature": "0.9"}
+    if moment == "never":
+        run(tmp_path, resume=False, bomb=Bomb(), updates=2, kept=kept)
+    else:
+        with pytest.raises(RuntimeError):
+            run(tmp_path, resume=False, bomb=Crash(moment), updates=2, kept=kept)
+    with pytest.raises(OccupiedError, match=rf"{place} was made with .*: method\.group_size = 3, now 4\."):
+        run(tmp_path, resume=True, bomb=Bomb(), updates=4, kept={**kept, "method.group_size": "4"})
+    run(tmp_path, resume=True, bomb=Bomb(), updates=3, kept=kept)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines] == [1, 2, 3]
 
 
 def test_a_fresh_start_takes_no_wave_from_an_old_journal(tmp_path):

@@ -172,7 +172,8 @@ class WatchedModel(Qwen3ForCausalLM):
         self.bomb.at("saved_model")
 
 
-def run(folder: Path, *, resume: bool, bomb: Bomb, **settings) -> None:
+def run(folder: Path, *, resume: bool, bomb: Bomb, kept=None, **settings) -> None:
+    """Train; `kept` are the settings that a resumed run must have, `settings` change those of training."""
     policy = tiny_policy()
     policy.model.__class__ = WatchedModel
     policy.model.bomb = bomb
@@ -211,6 +212,7 @@ def run(folder: Path, *, resume: bool, bomb: Bomb, **settings) -> None:
             method=WatchedMethod(bomb),
             recorder=writer,
             tasks=environment.tasks("train"),
+            settings=kept or {},
             evaluate=evaluate,
         )
         train(parts, config, seed=7, folder=folder, resume=resume, evaluate_every=2)

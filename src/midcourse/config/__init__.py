@@ -4,9 +4,11 @@
 sections have one class each. A key that no section uses, or that the chosen method does not use, is an error that
 names the nearest right key: no setting is silently ignored. Nothing here needs torch.
 
-schema.py has the sections and their keys, reading.py takes TOML in, writing.py gives it out.
+schema.py has the sections and their keys, reading.py takes TOML in, writing.py gives it out, continuing.py says what a
+resumed run may change.
 """
 
+from midcourse.config.continuing import FREE_ON_RESUME, kept_settings
 from midcourse.config.reading import FOREIGN_NAMES, build_config, default_config, load_config, nearest_key
 from midcourse.config.schema import (
     DEFAULT_ENGINE,
@@ -37,6 +39,7 @@ __all__ = [
     "DEFAULT_ENVIRONMENT",
     "DEFAULT_METHOD",
     "FOREIGN_NAMES",
+    "FREE_ON_RESUME",
     "NAMED_SECTIONS",
     "PLAIN_SECTIONS",
     "ROLES",
@@ -49,6 +52,7 @@ __all__ = [
     "commented_toml",
     "default_config",
     "first_line",
+    "kept_settings",
     "known_keys",
     "load_config",
     "nearest_key",

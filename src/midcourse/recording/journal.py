@@ -11,12 +11,13 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from midcourse.errors import OutputError, RunFolderError
 from midcourse.recording.serialization import group_from_dict, group_to_dict
+from midcourse.recording.settings import check_same_settings
 from midcourse.types import Group
 
 _UPDATE_FOLDER = re.compile(r"update_(\d+)")
@@ -28,7 +29,9 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def write(self, groups: Sequence[Group], *, update: int, wave: int, request: Any) -> None:
+    def write(
+        self, groups: Sequence[Group], *, update: int, wave: int, request: Any, settings: Mapping[str, str]
+    ) -> None:
         """Store a finished wave; it is on disk when this returns.
 
         Args:
@@ -36,19 +39,20 @@ class Journal:
             update: the update they are for.
             wave: 0-based, within the update.
             request: plain values that say what was asked for; `read` returns a wave for the same request only.
+            settings: that the wave was rolled out under, key -> value; `read` returns it under the same ones only.
 
         Raises:
             OutputError: the disk is full or does not take the file.
         """
         lines = [json.dumps(group_to_dict(group), allow_nan=False) for group in groups]
         body = "".join(line + "\n" for line in lines).encode()
-        head = json.dumps({"request": request, "groups": len(lines), "crc32": zlib.crc32(body)}).encode() + b"\n"
+        head = {"request": request, "settings": dict(settings), "groups": len(lines), "crc32": zlib.crc32(body)}
         path = self._path(update, wave)
         partial = path.with_suffix(".partial")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with partial.open("wb") as file:
-                file.write(head + body)
+                file.write(json.dumps(head).encode() + b"\n" + body)
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
@@ -56,11 +60,12 @@ class Journal:
         except OSError as error:
             raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
 
-    def read(self, *, update: int, wave: int, request: Any) -> list[Group] | None:
+    def read(self, *, update: int, wave: int, request: Any, settings: Mapping[str, str]) -> list[Group] | None:
         """Return the groups of a stored wave, or None if there is none that is whole.
 
         Raises:
-            RunFolderError: the stored wave was made for another request: the run's settings changed since.
+            OccupiedError: the stored wave was rolled out under other settings; the message names them.
+            RunFolderError: it was made for another request: the run's tasks changed since.
         """
         path = self._path(update, wave)
         if not path.is_file():
@@ -72,10 +77,11 @@ class Journal:
             return None
         if not isinstance(head, dict) or head.get("crc32") != zlib.crc32(body):
             return None
+        check_same_settings(head.get("settings", {}), settings, place=path)
         if head["request"] != json.loads(json.dumps(request)):
             raise RunFolderError(
                 f"{path} was rolled out for {head['request']}, now {request} is asked for: the run was started with "
-                "other settings; use them, or remove the journal folder"
+                "other tasks; use them, or remove the journal folder"
             )
         return [group_from_dict(json.loads(line)) for line in body.splitlines()]
 

@@ -30,10 +30,11 @@ _MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingState:
-    """Where a run stands. `data` describes the order of tasks: a resumed run must have the same."""
+    """Where a run stands. `data` describes the order of tasks: a resumed run must have the same, and `settings`."""
 
     update: int  # updates done
     data: Mapping[str, int]
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])  # key -> value, as TOML writes it
     method: Mapping[str, Any] = field(default_factory=dict[str, Any])  # see ScheduledMethod.state
 
 

@@ -13,7 +13,7 @@ import inspect
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from midcourse.errors import ConfigError, OccupiedError
 from midcourse.methods.base import Method, RolloutTools, ScheduledMethod
 from midcourse.recording.journal import Journal
 from midcourse.recording.metrics import group_metrics
+from midcourse.recording.settings import check_same_settings
 from midcourse.training.checkpoint import TrainingState, has_checkpoints, load_latest, save_checkpoint
 from midcourse.training.config import TrainingConfig
 from midcourse.training.policy import Policy
@@ -67,6 +68,8 @@ class TrainingParts:
     method: Method
     recorder: Recorder
     tasks: Sequence[Task]
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What the numbers follow from, key -> value as TOML writes it. A run that is resumed must have the same."""
     evaluate: Evaluate | None = None
     progress: Progress | None = None
 
@@ -93,7 +96,7 @@ def train(
         evaluate_at_start: score the policy before the first update too.
 
     Raises:
-        OccupiedError: a folder that holds a run while `resume` is off.
+        OccupiedError: a folder that holds a run while `resume` is off, or one with other settings.
         ConfigError: no tasks, or more tasks an update than there are; a resumed run whose order of
             tasks would be another one, or which has more updates already.
         CheckpointError: a checkpoint cannot be written, or none of them can be read.
@@ -200,6 +203,7 @@ class _Run:
             # Not even the evaluation before the first update is kept: it is made again.
             self.parts.recorder.truncate_after(-1)
             return 0
+        check_same_settings(state.settings, self.parts.settings, place=self.checkpoints / f"step_{state.update}")
         if dict(state.data) != self.data:
             raise ConfigError(f"the run was started with {dict(state.data)}, which must not change: got {self.data}")
         if state.update > self.config.updates:
@@ -246,14 +250,15 @@ class _Run:
         for wave, start in enumerate(range(0, len(tasks), size)):
             part = tasks[start : start + size]
             request = {**self.data, "update": update, "tasks": [task.task_id for task in part]}
-            found = self.journal.read(update=update, wave=wave, request=request)
+            settings = self.parts.settings
+            found = self.journal.read(update=update, wave=wave, request=request, settings=settings)
             if found is None:
                 # Drops every cached prefix, see the module's text. Rollouts of update U use the weights of U - 1.
                 await self.parts.tools.engine.update_weights(None, update - 1)
                 if self.parts.tools.judge is not None:
                     await self.parts.tools.judge.engine.update_weights(None, 0)
                 found = await self.roll_out(update, part)
-                self.journal.write(found, update=update, wave=wave, request=request)
+                self.journal.write(found, update=update, wave=wave, request=request, settings=settings)
             groups += found
         return groups
 
@@ -281,7 +286,7 @@ class _Run:
         """Write a checkpoint; the journal of what it holds is not needed any more."""
         method = self.parts.method
         kept = method.state() if isinstance(method, ScheduledMethod) else {}
-        state = TrainingState(update=update, data=self.data, method=kept)
+        state = TrainingState(update=update, data=self.data, settings=self.parts.settings, method=kept)
         save_checkpoint(
             self.checkpoints,
             policy=self.parts.policy,
