@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ import midcourse
 from midcourse import config as settings
 from midcourse.commands.console import errors, output, print_json, progress_bar
 from midcourse.commands.show import printable
+from midcourse.commands.stopping import stoppable
 from midcourse.errors import (
     ChatTemplateError,
     CheckpointError,
@@ -103,6 +105,10 @@ def train(
 ) -> None:
     """Train a policy as a settings file says, and write the run folder.
 
+    A run that was stopped, by Ctrl-C too, goes on with --resume. It keeps its
+    settings; how long it goes on, what is written and scored, and where and how
+    fast it runs may be other.
+
     Examples:
 
       midcourse train run.toml
@@ -110,9 +116,15 @@ def train(
       midcourse train runs/rti-0 --resume
     """
     chosen = _load(config, overrides, folder)
-    from midcourse.assembly import train_run
+    given = [part for override in overrides or [] for part in ("--set", override)]
+    place = [] if folder is None else ["--output", str(folder)]
+    command = printable(shlex.join(["midcourse", "train", str(config), *given, *place, "--resume"]))
+    with (
+        stoppable(f"stopped; go on with: {command}"),
+        progress_bar("updates", chosen.training.updates) as advance,
+    ):
+        from midcourse.assembly import train_run
 
-    with progress_bar("updates", chosen.training.updates) as advance:
         summary = asyncio.run(train_run(chosen, resume=resume, advance=advance))
     for name, count in summary["failed"].items():
         errors.print(f"warning: {count} {name} failed; metrics.jsonl says how many of what kind", style="yellow")
