@@ -9,12 +9,14 @@ import fcntl
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import weakref
+from contextlib import closing
 from pathlib import Path
 from typing import Self
 
@@ -28,16 +30,16 @@ FOLDER_PREFIX = "midcourse-mariadb-"
 MEMORY_FOLDER = Path("/dev/shm")
 MIN_FREE_BYTES = 2**30
 MAX_SOCKET_BYTES = 107
-FILE_BYTES = 2**28
-"""Most that one file of the server may grow to: a policy cannot fill the disk or the memory that they are in."""
+FILE_BYTES = 2**27
+"""Most that one file of the server may grow to, so that no table fills the disk or the memory that it is in."""
 SYSTEM_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin"
 STOP_SECONDS = 10.0
 ERROR_CHARACTERS = 1000
 LOCK_NAME = "keeper.lock"
 STORAGE_OPTIONS = (
     "--innodb-log-file-size=8M",
-    "--innodb-data-file-path=ibdata1:12M:autoextend:max:192M",
-    "--innodb-file-per-table=OFF",
+    "--innodb-data-file-path=ibdata1:12M:autoextend",
+    "--innodb-file-per-table=ON",
 )
 SERVER_OPTIONS = (
     "--skip-networking",
@@ -46,10 +48,11 @@ SERVER_OPTIONS = (
     "--performance-schema=OFF",
     "--innodb-buffer-pool-size=32M",
     "--innodb-flush-log-at-trx-commit=0",
-    "--innodb-temp-data-file-path=ibtmp1:12M:autoextend:max:192M",
+    "--innodb-temp-data-file-path=ibtmp1:12M:autoextend:max:96M",
     "--enforce-storage-engine=InnoDB",
     "--max-connections=1000",
     "--connect-timeout=60",
+    "--max-allowed-packet=256K",  # a table of larger values that runs full brings the server down
     "--character-set-server=utf8mb4",
     "--collation-server=utf8mb4_unicode_ci",
     "--sql-mode=",
@@ -90,8 +93,10 @@ class MariaDBServer:
     def address(self) -> ServerAddress:
         """Return where it listens. Raises EnvironmentFault where it cannot be started."""
         with self._lock:
-            if self._keeper is None or not self._keeper.is_running():
+            if self._keeper is not None and not self._keeper.is_listening():
+                self._keeper.stop()
                 self._keeper = None
+            if self._keeper is None:
                 self._keeper = _Keeper(self._config)
             return _address(self._keeper.socket)
 
@@ -129,9 +134,11 @@ class _Keeper:
             self.stop()
             raise
 
-    def is_running(self) -> bool:
-        """Return whether the server still runs: its keeper ends with it."""
-        return self._process.poll() is None
+    def is_listening(self) -> bool:
+        """Return whether the server takes connections: one that died does not, also before its keeper noticed."""
+        with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as trial:
+            trial.settimeout(STOP_SECONDS)
+            return trial.connect_ex(str(self.socket)) == 0
 
     def _start(self, folder: Path, lock: int) -> subprocess.Popen[bytes]:
         for name in ("temporary", "exchange"):
@@ -163,15 +170,16 @@ class _Keeper:
                 connect(_address(self.socket), statement_seconds=seconds).close()
                 return
             except EnvironmentFault as error:
-                if self.is_running() and time.monotonic() < deadline:
+                is_running = self._process.poll() is None  # the keeper ends with its server
+                if is_running and time.monotonic() < deadline:
                     time.sleep(0.02)
                     continue
-                how = f"did not answer within {seconds:g} s" if self.is_running() else "ended"
+                how = f"did not answer within {seconds:g} s" if is_running else "ended"
                 raise EnvironmentFault(f"MariaDB {how}: {_end_of(self._log)}") from error
 
 
-def _address(socket: Path) -> ServerAddress:
-    return ServerAddress(user="root", unix_socket=str(socket))
+def _address(socket_path: Path) -> ServerAddress:
+    return ServerAddress(user="root", unix_socket=str(socket_path))
 
 
 def _stop(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
@@ -234,7 +242,7 @@ def _make_folder(parent: Path) -> tuple[Path, int]:
         EnvironmentFault: it cannot be made.
     """
     try:
-        _remove_abandoned(parent)
+        remove_abandoned(parent)
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent))
         lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
@@ -243,7 +251,7 @@ def _make_folder(parent: Path) -> tuple[Path, int]:
     return folder, lock
 
 
-def _remove_abandoned(parent: Path) -> None:
+def remove_abandoned(parent: Path) -> None:
     """Remove folders that were left behind when a server and its keeper were killed at once: none holds their lock."""
     for path in parent.glob(f"{FOLDER_PREFIX}*/{LOCK_NAME}"):
         try:

@@ -45,7 +45,8 @@ PRIVILEGES = (
 )
 SHOWN_NAME = "midcourse"
 """What the policy reads in place of its database's and account's name, which is another for every episode."""
-ROWS_AT_ONCE = 500
+INSERT_CHARACTERS = 100_000
+"""Text of rows from which on they are inserted by another statement: servers take statements of limited length."""
 MAX_UNREAD_ROWS = 200
 """Rows behind those that are shown which are read so that the session can go on; with more, a new one is opened."""
 _ONLY_READS = re.compile(r"[\s(]*(?:SELECT|WITH|VALUES)\b", re.IGNORECASE)
@@ -241,9 +242,19 @@ def try_server(server: DatabaseServer, limits: Limits) -> None:
 def _make_table(connection: Connection, database: str, table: Table) -> None:
     name = f"{database}.{quoted(table.name)}"
     connection.query(f"CREATE TABLE {name} ({', '.join(f'{quoted(column)} TEXT' for column in table.columns)})")
-    for start in range(0, len(table.rows), ROWS_AT_ONCE):
-        rows = ", ".join(
-            f"({', '.join('NULL' if value is None else connection.escape(value) for value in row)})"
-            for row in table.rows[start : start + ROWS_AT_ONCE]
-        )
-        connection.query(f"INSERT INTO {name} VALUES {rows}")
+    for rows in _batches(connection, table.rows):
+        connection.query(f"INSERT INTO {name} VALUES {', '.join(rows)}")
+
+
+def _batches(connection: Connection, rows: Sequence[Row]) -> Iterator[list[str]]:
+    """Yield rows as statements hold them, several at a time."""
+    batch, length = [], 0
+    for row in rows:
+        values = ", ".join("NULL" if value is None else connection.escape(value) for value in row)
+        batch.append(f"({values})")
+        length += len(values)
+        if length > INSERT_CHARACTERS:
+            yield batch
+            batch, length = [], 0
+    if batch:
+        yield batch
