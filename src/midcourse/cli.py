@@ -168,7 +168,8 @@ def _score_table(title: str, result: dict) -> Table:
     for kind in ("splits", "tags"):
         for name, sheet in result[kind].items():
             values = [*sheet["pass_at"].values(), sheet["pass_hat"][str(result["attempts"])]]
-            table.add_row(Text(name), *(_percent(value["value"]) for value in values), str(sheet["num_tasks"]))
+            shares = (_percent(value["value"]) for value in values)
+            table.add_row(Text(printable(name)), *shares, str(sheet["num_tasks"]))
     return table
 
 
@@ -276,6 +277,7 @@ def compare(
       midcourse compare runs/grpo-0 runs/rti-0 --output runs/comparison
     """
     from midcourse.evaluation.compare import compare_runs
+    from midcourse.evaluation.markdown import visible
     from midcourse.evaluation.report import write_report
 
     comparison = compare_runs(runs)
@@ -283,8 +285,8 @@ def compare(
     if as_json:
         print_json(comparison.to_dict())
     else:
-        print(comparison.table())
-        print(f"\n{comparison.cost_tables()}\n")
+        print(comparison.table(escape=visible))
+        print(f"\n{comparison.cost_tables(escape=visible)}\n")
         print(f"report with plots: {path}")
 
 

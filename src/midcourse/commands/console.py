@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from midcourse.recording.serialization import encode_float
+from midcourse.recording.serialization import plain_values
 
 output = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -60,16 +60,6 @@ def progress_bar(title: str, total: int | None) -> Iterator[Advance]:
 def print_json(value: Any) -> None:
     """Write one line of strict JSON to standard output; infinities and not-a-number become text."""
     readable = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    text = json.dumps(_plain(value), ensure_ascii=not readable, allow_nan=False, default=str)
+    text = json.dumps(plain_values(value), ensure_ascii=not readable, allow_nan=False)
     # Half a surrogate pair has no bytes in UTF-8, and is spelled in JSON as backslashreplace spells it.
     print(text.encode("utf-8", "backslashreplace").decode(), flush=True)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return encode_float(value)
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from midcourse.errors import DataError
+from midcourse.errors import RunFolderError
 from midcourse.evaluation.cost import (
     AMOUNT_PREFIXES,
     POLICY_ROLES,
@@ -21,9 +21,10 @@ from midcourse.evaluation.cost import (
     update_seconds,
 )
 from midcourse.evaluation.estimators import seed_interval
-from midcourse.evaluation.markdown import markdown_table, percent
+from midcourse.evaluation.markdown import Escape, escape_text, markdown_table, percent
 from midcourse.evaluation.reviews import REVIEW_PREFIX, ReviewSummary, summarize_reviews
 from midcourse.recording.reader import RunReader
+from midcourse.recording.serialization import plain_values
 from midcourse.types import InterventionOutcome, ReviewOutcome
 
 TOKENS_PREFIX = "rollout/tokens/"
@@ -111,22 +112,27 @@ class Comparison:
         return asdict(self)
 
     def to_json(self) -> str:
-        """Return `to_dict` as text."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+        """Return `to_dict` as strict JSON; numbers that it lacks become "inf", "-inf" or "nan"."""
+        return json.dumps(plain_values(self.to_dict()), indent=2, ensure_ascii=False, allow_nan=False)
 
-    def table(self) -> str:
-        """Return the final scores and costs of every run as a Markdown table, pass@1 with its interval over tasks."""
+    def table(self, *, escape: Escape = escape_text) -> str:
+        """Return the final scores and costs of every run as a Markdown table, pass@1 with its interval over tasks.
+
+        `escape` makes labels and names harmless where the table is read; here and in `cost_tables`.
+        """
         rows = [
             [run.label, _text(run.seed), split, str(run.num_updates), *_final_scores(run, split), *_costs(run)]
             for run in self.runs
             for split in (run.curve[-1].splits if run.curve else ["-"])
         ]
-        return markdown_table(TABLE_HEADINGS, rows)
+        return markdown_table(TABLE_HEADINGS, rows, escape=escape)
 
-    def cost_tables(self) -> str:
+    def cost_tables(self, *, escape: Escape = escape_text) -> str:
         """Return what an update of each run costs, a Markdown table a run, and how many times the baseline's it is."""
         return "\n\n".join(
-            f"{self._cost_sentence(run)}\n\n{markdown_table(COST_HEADINGS, self._cost_rows(run))}" for run in self.runs
+            f"{escape(self._cost_sentence(run))}\n\n"
+            + markdown_table(COST_HEADINGS, self._cost_rows(run), escape=escape)
+            for run in self.runs
         )
 
     def _cost_sentence(self, run: RunSummary) -> str:
@@ -165,14 +171,14 @@ def compare_runs(folders: Sequence[Path | str], output: Path | str | None = None
         output: where to write report.md with its plots, and comparison.json; None writes nothing.
 
     Raises:
-        DataError: no folder is given, one is no run, or one is given twice.
+        RunFolderError: no folder is given, one is no run, one is given twice, or what is in it cannot be read.
     """
     if not folders:
-        raise DataError("a comparison needs at least one run folder")
+        raise RunFolderError("a comparison needs at least one run folder")
     places = [Path(folder).resolve() for folder in folders]
     for folder, place in zip(folders, places, strict=True):
         if places.count(place) > 1:
-            raise DataError(f"{folder} is given twice: its scores would count as those of two seeds")
+            raise RunFolderError(f"{folder} is given twice: its scores would count as those of two seeds")
     readers = [RunReader(folder) for folder in folders]
     labels = _labels([reader.config for reader in readers])
     runs = [_summarize(reader, label) for reader, label in zip(readers, labels, strict=True)]
@@ -232,12 +238,13 @@ def update_tokens(line: Mapping[str, float]) -> float:
 
 def _summarize(reader: RunReader, label: str) -> RunSummary:
     lines, config = reader.metrics(), reader.config
+    seed = config.get("seed")
     intervention = {key for line in lines for key in line if key.startswith("intervention/")}
     return RunSummary(
         folder=str(reader.folder),
         method=method_name(config),
         label=label,
-        seed=config.get("seed"),
+        seed=seed if isinstance(seed, int) else None,
         num_updates=int(max((line["update"] for line in lines), default=0)),
         num_rollouts=sum(line.get("rollout/count", 0.0) for line in lines),
         tokens_by_role=_sums(lines, TOKENS_PREFIX),

@@ -10,6 +10,7 @@ from typing import Any
 
 from midcourse.evaluation.compare import OUTCOME_PREFIX, Comparison, CurvePoint, RunSummary
 from midcourse.evaluation.cost import wall_clock_parts
+from midcourse.evaluation.markdown import visible
 from midcourse.evaluation.reviews import (
     JUDGE_LOGPROB,
     POLICY_LOGPROB,
@@ -48,7 +49,7 @@ def _new_axes(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
     figure = Figure(figsize=(10, 5.6), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.set_title(title, fontsize=14, loc="left")
+    axes.set_title(_drawn(title), fontsize=14, loc="left")
     axes.set_xlabel(x_label, fontsize=12)
     axes.set_ylabel(y_label, fontsize=12)
     axes.tick_params(labelsize=11)
@@ -59,6 +60,12 @@ def _new_axes(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
     axes.grid(alpha=0.25, linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def _drawn(text: str) -> str:
+    """Return text that is drawn as it stands: no formula between dollars, no label that a "_" before it hides."""
+    shown = visible(text).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 def _save(figure: Any, axes: Any, path: Path) -> Path:
@@ -100,7 +107,7 @@ def _draw(
         marker=MARKERS[style % len(MARKERS)] if marker and few else None,
         markersize=6,
         linewidth=2 if dashed == "-" else 1.4,
-        label=label,
+        label=_drawn(label),
     )
     if len(series) > 1:
         axes.fill_between(
@@ -251,10 +258,12 @@ def plot_wall_clock(
         widths = [bar.get(name, 0.0) for bar in bars]
         # Several methods have more roles than there are colours: the next round of colours is hatched otherwise.
         colour, hatch = COLOURS[style % len(COLOURS)], HATCHES[(style + style // len(COLOURS)) % len(HATCHES)]
-        axes.barh(places, widths, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4, label=name)
+        axes.barh(
+            places, widths, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4, label=_drawn(name)
+        )
         left = [start + width for start, width in zip(left, widths, strict=True)]
-    axes.set_yticks(places, [run.title for run in comparison.runs])
-    axes.set_ylim(len(bars) - 0.4, -0.6)
+    axes.set_yticks(places, [_drawn(run.title) for run in comparison.runs])
+    axes.set_ylim(max(len(bars), 3) - 0.4, -0.6)  # the bar of a lone run is no wall
     return _save(figure, axes, path)
 
 

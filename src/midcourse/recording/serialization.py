@@ -113,12 +113,12 @@ def _decode_runs(runs: Any) -> tuple[TokenSource, ...]:
     return tuple(source for name, length in runs for source in itertools.repeat(TokenSource(name), length))
 
 
-def _plain(value: Any) -> Any:
-    """Return free-form values (a tool call's arguments) with plain containers; what JSON cannot hold becomes text."""
+def plain_values(value: Any) -> Any:
+    """Return free-form values with plain containers, as JSON can hold them; what it has no form for becomes text."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain_values(item) for item in value]
     if isinstance(value, float):
         return encode_float(value)
     return value if value is None or isinstance(value, bool | int | str) else str(value)
@@ -133,7 +133,7 @@ def _codec(hint: Any) -> tuple[Codec, Codec]:
     """Return (encode, decode) for one annotation."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
-        return _plain, _same
+        return plain_values, _same
     if hint is float:
         return encode_float, _decode_float
     if hint in (int, str, bool):

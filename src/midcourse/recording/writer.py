@@ -158,7 +158,7 @@ class RunWriter:
         path = self.folder / name
         line = json.dumps(values, allow_nan=False, ensure_ascii=False) + "\n"
         with _writing(path), path.open("ab") as file:
-            file.write(line.encode())
+            file.write(line.encode("utf-8", "backslashreplace"))  # as JSON spells half a surrogate pair
             file.flush()
             os.fsync(file.fileno())
 
