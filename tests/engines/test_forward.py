@@ -21,10 +21,10 @@ def test_the_wanted_tokens_states_are_those_of_the_whole_step(kind, model, sharp
     for wanted in (None, wanted_R):
         whole = buffer_for(model)
         whole.reserve(5, 12)
-        whole.tensor.normal_(generator=torch.Generator().manual_seed(2))
+        whole.keys_values.normal_(generator=torch.Generator().manual_seed(2))
         with torch.no_grad():
             states = forward(whole.window(2), token_ids_RT, slots_RT, 10, wanted_R=wanted)
-        results.append((states, whole.tensor))
+        results.append((states, whole.keys_values))
     (states_RTH, all_keys), (states_R1H, wanted_keys) = results
     assert torch.allclose(states_R1H[:, 0], states_RTH[torch.arange(3), wanted_R], atol=1e-5)
     assert torch.equal(all_keys, wanted_keys)
@@ -36,7 +36,7 @@ def test_only_the_new_tokens_places_are_written(model):
     slots_RT = torch.tensor([[3, 4], [0, 1]])
     with torch.no_grad():
         forward_for(model, context_length=64)(buffer.window(1), torch.tensor([[7, 8], [9, 10]]), slots_RT, 5)
-    written = buffer.tensor.ne(0).all(dim=-1)  # [layers, 2, rows, heads, slots]
+    written = buffer.keys_values.ne(0).all(dim=-1)  # [layers, 2, rows, heads, slots]
     expected = torch.zeros(4, 9, dtype=torch.bool)
     expected[1, 3:5] = expected[2, 0:2] = True
     assert torch.equal(written, expected[:, None].expand_as(written))

@@ -121,7 +121,10 @@ def test_reused_prefixes_change_no_token_and_are_counted(make_engine):
         history = [*history, *cached.token_ids, 7, 8]
     assert fresh.usage().prompt_tokens_reused == 0
     assert engine.usage().prompt_tokens == fresh.usage().prompt_tokens == 29 + 39 + 49
-    assert engine.usage().prompt_tokens_reused == 32 + 40
+    # All but what the environment added and the last token drawn, which was never fed.
+    assert engine.usage().prompt_tokens_reused == (39 - 3) + (49 - 3)
+    assert engine.usage().computed_tokens == (29 + 7) + (3 + 7) + (3 + 7)
+    assert fresh.usage().computed_tokens == (29 + 7) + (39 + 7) + (49 + 7)
     assert engine.usage().generated_tokens == 24
 
 
@@ -131,6 +134,46 @@ def test_one_prompt_asked_many_times_in_a_batch_is_computed_once(make_engine):
     completions = sample_all(engine, [(prompt, SamplingParams(max_tokens=6, seed=seed)) for seed in range(5)])
     assert engine.usage().prompt_tokens - engine.usage().prompt_tokens_reused == 30
     assert len({tuple(completion.token_ids) for completion in completions}) > 1
+
+
+def test_prompts_of_one_batch_that_begin_alike_share_their_beginning(make_engine, model, full_logprobs):
+    engine = make_engine(prefix_cache_tokens=0)
+    beginning = list(range(20))
+    requests = [([*beginning, *end], SamplingParams(max_tokens=5, seed=3)) for end in ([40, 41], [40, 42, 43], [50])]
+    for (prompt, sampling), completion in zip(requests, sample_all(engine, requests), strict=True):
+        assert completion.token_ids == sample_all(make_engine(), [(prompt, sampling)])[0].token_ids
+        expected = full_logprobs(model, prompt, completion.token_ids)
+        chosen = expected.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+        assert torch.allclose(torch.tensor(completion.logprobs), chosen, atol=1e-5)
+    assert engine.usage().computed_tokens == 20 + 2 + 2 + 1 + 3 * 4  # of five tokens drawn four are fed
+
+
+@pytest.mark.parametrize("cut", range(9))
+def test_going_on_from_any_token_that_was_drawn_computes_nothing_before_it(cut, make_engine, model, full_logprobs):
+    engine = make_engine()
+    prompt = list(range(13))
+    drawn = sample_all(engine, [(prompt, SamplingParams(max_tokens=10, seed=1))])[0].token_ids
+    stands, sampling = [*prompt, *drawn[:cut]], SamplingParams(max_tokens=6, seed=2)
+    again = sample_all(engine, [(stands, sampling)])[0]
+    assert engine.usage().computed_tokens == 13 + 9 + 5
+    expected = full_logprobs(model, stands, again.token_ids).gather(1, torch.tensor(again.token_ids)[:, None])[:, 0]
+    assert torch.allclose(torch.tensor(again.logprobs), expected, atol=1e-5)
+
+
+def test_a_splice_that_is_scored_and_gone_on_from_at_once_is_computed_once(make_engine, model, full_logprobs):
+    engine = make_engine()
+    prompt, spliced, sampling = list(range(13)), [7, 8, 9], SamplingParams(max_tokens=6, seed=2)
+    drawn = sample_all(engine, [(prompt, SamplingParams(max_tokens=10, seed=1))])[0].token_ids
+    stands = [*prompt, *drawn[:5]]
+
+    async def both():
+        return await asyncio.gather(engine.sample([*stands, *spliced], sampling), engine.score(stands, spliced))
+
+    completion, scores = asyncio.run(both())
+    assert engine.usage().computed_tokens == (13 + 9) + 3 + 5
+    tokens = [*spliced, *completion.token_ids]
+    expected = full_logprobs(model, stands, tokens).gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    assert torch.allclose(torch.tensor([*scores.logprobs, *completion.logprobs]), expected, atol=1e-5)
 
 
 def test_scores_and_hidden_states_are_those_of_a_full_forward(make_engine, model, full_logprobs):
@@ -156,6 +199,48 @@ def test_scoring_a_sample_gives_its_logprobs_back(make_engine):
     completion = sample_all(engine, [([4, 5, 6], SamplingParams(max_tokens=12, temperature=0.8, seed=3))])[0]
     scores = asyncio.run(engine.score([4, 5, 6], completion.token_ids, temperature=0.8))
     assert torch.allclose(torch.tensor(scores.logprobs), torch.tensor(completion.logprobs), atol=1e-5)
+
+
+def test_scoring_what_was_sampled_or_scored_computes_nothing(make_engine):
+    engine = make_engine()
+    completion = sample_all(engine, [([4, 5, 6], SamplingParams(max_tokens=12, seed=3))])[0]
+    cold, warm = (
+        asyncio.run(engine.score([4, 5, 6], completion.token_ids[:-1], temperature=temperature, want_hidden=True))
+        for temperature in (1.0, 0.5)
+    )
+    assert engine.usage().computed_tokens == 3 + 11
+    assert cold.logprobs == pytest.approx(completion.logprobs[:-1], abs=1e-6)
+    assert warm.logprobs != cold.logprobs
+    assert torch.equal(warm.hidden, cold.hidden)
+    fresh = asyncio.run(make_engine().score([4, 5, 6], completion.token_ids[:-1], want_hidden=True))
+    assert torch.allclose(fresh.hidden, cold.hidden, atol=1e-5)
+
+
+def test_one_continuation_scored_many_times_at_once_is_computed_once(make_engine):
+    engine = make_engine(prefix_cache_tokens=0)
+
+    async def ask():
+        return await asyncio.gather(*(engine.score([4, 5, 6], tokens) for tokens in ([7, 8], [7, 8], [7, 9], [7, 8])))
+
+    scores = asyncio.run(ask())
+    assert engine.usage().computed_tokens == 3 + 2 + 1
+    assert engine.usage().prompt_tokens_reused == 3 * 3
+    assert scores[0] == scores[1] == scores[3]
+    alone = asyncio.run(make_engine().score([4, 5, 6], [7, 9]))
+    assert scores[2].logprobs == pytest.approx(alone.logprobs, abs=1e-5)
+
+
+@pytest.mark.parametrize("capacity", [0, 7, 40, 150])
+def test_a_small_cache_changes_no_token(capacity, make_engine):
+    histories = [[*range(9)], [*range(9), 3], [*range(5), 50, 51], [60, 1]]
+    small, large = make_engine(prefix_cache_tokens=capacity, max_batch_rows=3), make_engine()
+    for turn in range(4):
+        requests = [(history, SamplingParams(max_tokens=7, seed=turn)) for history in histories]
+        answers, expected = sample_all(small, requests), sample_all(large, requests)
+        assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
+        for answer, other in zip(answers, expected, strict=True):
+            assert answer.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+        histories = [[*h, *a.token_ids[: 3 + turn], 20 + turn] for h, a in zip(histories, answers, strict=True)]
 
 
 def test_a_weight_update_drops_prefixes_and_changes_the_answer(make_engine, model):

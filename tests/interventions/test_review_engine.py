@@ -158,15 +158,57 @@ def test_the_same_key_writes_the_same_tokens_whoever_is_beside():
     assert together == rollouts(range(4))
 
 
-def test_a_chunk_computes_no_full_block_of_its_prefix_again():
-    tools = make_tools(max_turn_tokens=96)
-    trajectory = asyncio.run(write(tools, judge=Dice(), chunk_tokens=16, max_intervention_tokens=4))
-    usage = tools.engine.usage()
-    requests = 1 + len(trajectory.reviews) + (96 // 16)
-    assert trajectory.count(TokenSource.INTERVENTION) > 0
-    computed_twice = usage.prompt_tokens - usage.prompt_tokens_reused - trajectory.prompt_length
-    # What is computed again is the last, incomplete block of eight tokens, and the last token.
-    assert computed_twice <= 8 * requests
+class NotingEngine(TransformersEngine):
+    """Notes how many tokens must be computed: of prompts those that are new when they are asked for, and those drawn."""
+
+    def __init__(self, model):
+        super().__init__(model, config=TransformersEngineConfig(barrier_timeout_seconds=30.0))
+        self.prefixes, self.num_due = set(), 0
+
+    def note(self, token_ids):
+        num_before = len(self.prefixes)
+        self.prefixes |= {tuple(token_ids[: end + 1]) for end in range(len(token_ids))}
+        return len(self.prefixes) - num_before
+
+    async def sample(self, prompt_ids, sampling):
+        self.num_due += self.note(tuple(prompt_ids))
+        completion = await super().sample(prompt_ids, sampling)
+        fed_ids = completion.token_ids[:-1]
+        self.note((*prompt_ids, *fed_ids))
+        self.num_due += len(fed_ids)
+        return completion
+
+    async def score(self, prompt_ids, continuation_ids, **settings):
+        self.num_due += self.note((*prompt_ids, *continuation_ids))
+        return await super().score(prompt_ids, continuation_ids, **settings)
+
+
+@pytest.mark.parametrize("odds", [0.0, 0.6, 1.0])
+def test_no_prefix_token_of_a_reviewed_group_is_computed_twice(odds):
+    engine = NotingEngine(build_model())
+    tools = replace(make_tools(max_turn_tokens=96), engine=engine)
+    keys = [replace(KEY, attempt=attempt) for attempt in range(6)]
+
+    async def group():
+        return await asyncio.gather(
+            *(
+                write(
+                    tools,
+                    judge=Dice(odds=odds),
+                    key=key,
+                    chunk_tokens=13,
+                    max_reviews=20,
+                    max_intervention_tokens=4,
+                )
+                for key in keys
+            )
+        )
+
+    trajectories = asyncio.run(group())
+    assert all((trajectory.count(TokenSource.INTERVENTION) > 0) == (odds > 0) for trajectory in trajectories)
+    usage = engine.usage()
+    assert usage.computed_tokens == engine.num_due
+    assert usage.prompt_tokens - usage.prompt_tokens_reused < usage.prompt_tokens / 10
 
 
 class WaitingServer:

@@ -60,10 +60,11 @@ class TokenScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineUsage:
-    """Counters since the engine started. computed + reused = prompt tokens asked for."""
+    """Counters since the engine started."""
 
     prompt_tokens: int = 0
-    prompt_tokens_reused: int = 0  # served from a cached prefix
+    prompt_tokens_reused: int = 0  # of them, those that were not computed again
+    computed_tokens: int = 0  # run through the model: prompts, continuations, drawn tokens, each as often as it was
     generated_tokens: int = 0
     scored_tokens: int = 0
     seconds: float = 0.0

@@ -3,13 +3,14 @@
 Letters: R rows, T new tokens a row, N tokens asked for, H hidden, V vocabulary.
 
 Rows of the buffer are dense: a row that ends is replaced by the last one, and waiting requests of the same batch are
-admitted into free rows once a quarter of them is free. Requests with one prompt are prefilled once. A request that
-fails the numbers (a log-probability that is not finite) fails its batch.
+admitted into free rows once a quarter of them is free. Every token that was computed is kept with its state (see
+prefill.py), so going on from any of them costs nothing for what stands before it. A request that fails the numbers (a
+log-probability that is not finite) fails its batch.
 """
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import cast
@@ -21,10 +22,10 @@ from transformers import PreTrainedModel
 from midcourse.engines.base import Completion, SamplingParams, TokenScores
 from midcourse.engines.draws import draw, entropy, truncate, uniforms
 from midcourse.engines.forward import buffer_for, forward_for
+from midcourse.engines.prefill import Filled, Prefill
 from midcourse.engines.prefix_cache import PrefixCache
 from midcourse.errors import EngineError
 
-PREFILL_TOKENS = 4096  # padded tokens of one forward step over prompts
 LOGIT_ELEMENTS = 1 << 24  # entries of the largest logit matrix
 
 
@@ -34,6 +35,7 @@ class Counters:
 
     prompt_tokens: int = 0
     prompt_tokens_reused: int = 0
+    computed_tokens: int = 0
     generated_tokens: int = 0
     scored_tokens: int = 0
 
@@ -94,12 +96,12 @@ class BatchRunner:
     ) -> None:
         self.model = model
         self.max_rows = max_rows
-        self.pad_token_id = pad_token_id
         self.counters = Counters()
         self.cache = PrefixCache(capacity_tokens=cache_tokens)
         with self._evaluating():
             self._buffer = buffer_for(model)
             self._forward = forward_for(model, context_length=context_length)
+        self._prefill = Prefill(self._forward, self._buffer, self.cache, pad_token_id=pad_token_id)
         self._head = cast("nn.Module", model.get_output_embeddings())
         self.vocabulary_size = cast("nn.Embedding", model.get_input_embeddings()).num_embeddings
 
@@ -134,6 +136,8 @@ class BatchRunner:
                 if waiting and (free * 4 >= self.max_rows or not state.rows):
                     admitted = [waiting.popleft() for _ in range(min(free, len(waiting)))]
                     states_RH = self._admit(state, admitted)
+                    if waiting:  # one of them may begin like a row that has not ended by then
+                        self._store(state, range(len(state.rows) - len(admitted), len(state.rows)), num_unfed=0)
                 else:
                     states_RH = self._step(state)
                 self._draw(state, states_RH)
@@ -160,40 +164,23 @@ class BatchRunner:
                 )
         return [results[index] for index in range(len(works))]
 
-    def _restore(self, prompt_ids: Sequence[int], row: int) -> int:
-        # At least the last prompt token is computed: its state predicts the first token asked for.
-        reused = self.cache.restore(prompt_ids, self._buffer, row, limit=len(prompt_ids) - 1)
-        self.counters.prompt_tokens += len(prompt_ids)
-        self.counters.prompt_tokens_reused += reused
-        return reused
+    def _fill(self, first_row: int, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int]) -> list[Filled]:
+        """Fill rows with prompts and what may follow them, with states from each prompt's last token on; count."""
+        filled = self._prefill.fill(first_row, sequences, [length - 1 for length in prompt_lengths])
+        for item in filled:
+            self.counters.prompt_tokens += prompt_lengths[item.index]
+            self.counters.prompt_tokens_reused += min(item.known, prompt_lengths[item.index])
+            self.counters.computed_tokens += len(sequences[item.index]) - item.known
+        return filled
 
     def _admit(self, state: _Rows, admitted: Sequence[tuple[int, SampleWork]]) -> Tensor:
         """Prefill the admitted prompts into the rows after the running ones; return their [new R, H] last states."""
         first_row = len(state.rows)
-        leaders: dict[tuple[int, ...], int] = {}
-        for _, work in admitted:
-            leaders.setdefault(tuple(work.prompt_ids), len(leaders))
-        prompts = list(leaders)
-        lengths = [self._restore(prompt, first_row + row) for row, prompt in enumerate(prompts)]
-        new_ids = [prompt[length:] for prompt, length in zip(prompts, lengths, strict=True)]
-        last = [states_TH[-1] for states_TH in self._extend(first_row, lengths, new_ids, only_last=True)]
-        for row, prompt in enumerate(prompts):
-            self.cache.store(prompt, self._buffer, first_row + row)
-        # Leaders hold the first rows of the admission, copies the rows after them.
-        ordered: list[tuple[int, SampleWork, int]] = []
-        copies: list[tuple[int, SampleWork, int]] = []
-        seen: set[int] = set()
-        for index, work in admitted:
-            leader = leaders[tuple(work.prompt_ids)]
-            (copies if leader in seen else ordered).append((index, work, leader))
-            seen.add(leader)
-        for offset, (_, work, leader) in enumerate(copies, start=first_row + len(ordered)):
-            self._buffer.copy_row(first_row + leader, offset, len(work.prompt_ids))
-            self.counters.prompt_tokens += len(work.prompt_ids)
-            self.counters.prompt_tokens_reused += len(work.prompt_ids)
-        ordered += copies
-        self._append(state, [(index, work) for index, work, _ in ordered])
-        return torch.stack([last[leader] for _, _, leader in ordered])
+        prompts = [work.prompt_ids for _, work in admitted]
+        filled = self._fill(first_row, prompts, [len(prompt) for prompt in prompts])
+        self._append(state, [admitted[item.index] for item in filled])
+        last_R = state.tensors["lengths"][first_row:] - 1
+        return self._buffer.states[torch.arange(first_row, len(state.rows), device=last_R.device), last_R]
 
     def _append(self, state: _Rows, admitted: Sequence[tuple[int, SampleWork]]) -> None:
         settings = [work.sampling for _, work in admitted]
@@ -246,8 +233,17 @@ class BatchRunner:
         slots_R = state.tensors["lengths"]
         num_slots = max(len(row.token_ids) for row in state.rows)
         states_RTH = self._forward(self._buffer, state.tensors["last"][:, None], slots_R[:, None], num_slots)
+        self._buffer.put_states(slots_R[:, None], states_RTH)
         state.tensors["lengths"] = slots_R + 1
+        self.counters.computed_tokens += len(state.rows)
         return states_RTH[:, 0]
+
+    def _store(self, state: _Rows, rows: Iterable[int], *, num_unfed: int) -> None:
+        """Keep what rows hold: all their tokens but the last `num_unfed`, which were drawn and not fed."""
+        for row in rows:
+            running = state.rows[row]
+            filled_ids = running.token_ids[: len(running.token_ids) - num_unfed]
+            self.cache.store(filled_ids, self._buffer, row, states_from=running.num_prompt - 1)
 
     def _draw(self, state: _Rows, states_RH: Tensor) -> None:
         """Draw a token for the last rows, as many as there are states: all of them, or those just admitted."""
@@ -291,8 +287,6 @@ class BatchRunner:
             completion = running.token_ids[running.num_prompt :]
             count = len(completion)
             _require_finite(logprobs[position][:count])
-            # The last token was drawn and never fed: its keys are not there.
-            self.cache.store(running.token_ids[:-1], self._buffer, row)
             self.counters.generated_tokens += count
             finished[running.index] = Completion(
                 token_ids=completion,
@@ -301,6 +295,7 @@ class BatchRunner:
                 finish_reason="stop" if completion[-1] in stops[position] else "length",
                 policy_version=version,
             )
+        self._store(state, ended, num_unfed=1)
         gone = set(ended)
         kept = [row for row in range(len(state.rows)) if row not in gone]
         order = kept.copy()
@@ -311,89 +306,36 @@ class BatchRunner:
                 order.insert(target, source)
         state.select(order)
 
-    def _extend(
-        self, first_row: int, lengths: Sequence[int], new_ids: Sequence[Sequence[int]], *, only_last: bool = False
-    ) -> list[Tensor]:
-        """Append tokens to rows that hold `lengths` tokens; return each row's [T, H] states before the head.
-
-        With `only_last` that of the last token alone, [1, H].
-        """
-        outputs: list[Tensor | None] = [None] * len(lengths)
-        start = 0
-        while start < len(lengths):
-            stop, width = start, 0
-            while stop < len(lengths):
-                width_with = max(width, len(new_ids[stop]))
-                if stop > start and (stop + 1 - start) * width_with > PREFILL_TOKENS:
-                    break
-                stop, width = stop + 1, width_with
-            self._extend_rows(first_row, range(start, stop), lengths, new_ids, outputs, only_last=only_last)
-            start = stop
-        return [output for output in outputs if output is not None]
-
-    def _extend_rows(
-        self,
-        first_row: int,
-        rows: range,
-        lengths: Sequence[int],
-        new_ids: Sequence[Sequence[int]],
-        outputs: list[Tensor | None],
-        *,
-        only_last: bool,
-    ) -> None:
-        device = self._buffer.device
-        width = max(len(new_ids[row]) for row in rows)
-        token_ids_RT = torch.full((len(rows), width), self.pad_token_id)
-        slots_RT = torch.zeros((len(rows), width), dtype=torch.long)
-        num_slots = max(lengths[row] + len(new_ids[row]) for row in rows)
-        for position, row in enumerate(rows):
-            count = len(new_ids[row])
-            token_ids_RT[position, :count] = torch.tensor(new_ids[row], dtype=torch.long)
-            slots_RT[position, :count] = torch.arange(lengths[row], lengths[row] + count)
-            # Padding writes to the slot after the row's last, which nobody sees before it is written again.
-            slots_RT[position, count:] = lengths[row] + count
-        num_slots = max(num_slots, int(slots_RT.max()) + 1)
-        wanted_R = torch.tensor([len(new_ids[row]) - 1 for row in rows], device=device) if only_last else None
-        states_RTH = self._forward(
-            self._buffer.window(first_row + rows.start),
-            token_ids_RT.to(device),
-            slots_RT.to(device),
-            num_slots,
-            wanted_R=wanted_R,
-        )
-        for position, row in enumerate(rows):
-            outputs[row] = states_RTH[position, : len(new_ids[row])]
-
     def _score_rows(
         self, works: Sequence[ScoreWork], chosen: Sequence[int], results: dict[int, TokenScores], version: int
     ) -> None:
-        picked = [works[index] for index in chosen]
-        sequences = [[*work.prompt_ids, *work.continuation_ids] for work in picked]
-        self._buffer.reserve(len(picked), max(len(sequence) for sequence in sequences) + 1)
-        lengths = [self._restore(work.prompt_ids, row) for row, work in enumerate(picked)]
-        # The last token predicts nothing that is asked for, but its keys serve who continues from here.
-        outputs = self._extend(
-            0, lengths, [sequence[length:] for sequence, length in zip(sequences, lengths, strict=True)]
+        sequences = [(*works[index].prompt_ids, *works[index].continuation_ids) for index in chosen]
+        self._buffer.reserve(len(chosen), max(map(len, sequences)) + 1)
+        # The last token predicts nothing that is asked for, but it serves who goes on from here.
+        filled = self._fill(0, sequences, [len(works[index].prompt_ids) for index in chosen])
+        picked = [works[chosen[item.index]] for item in filled]  # row by row
+        states_NH = torch.cat(
+            [
+                self._buffer.states[row, len(work.prompt_ids) - 1 :][: len(work.continuation_ids)]
+                for row, work in enumerate(picked)
+            ]
         )
-        wanted = [len(work.continuation_ids) for work in picked]
-        states_NH = torch.cat([output[-count - 1 : -1] for output, count in zip(outputs, wanted, strict=True)])
         targets_N = torch.tensor([token for work in picked for token in work.continuation_ids])
-        temperatures_N = torch.tensor([work.temperature or 1.0 for work in picked]).repeat_interleave(
-            torch.tensor(wanted)
-        )
+        temperatures_N = torch.tensor([work.temperature or 1.0 for work in picked for _ in work.continuation_ids])
         logprobs, entropies = self._statistics(states_NH, targets_N, temperatures_N)
         _require_finite(logprobs)
         begin = 0
-        for row, (index, work, count) in enumerate(zip(chosen, picked, wanted, strict=True)):
-            self.cache.store(sequences[row], self._buffer, row)
-            self.counters.scored_tokens += count
-            results[index] = TokenScores(
-                logprobs=logprobs[begin : begin + count],
-                entropies=entropies[begin : begin + count],
+        for row, (item, work) in enumerate(zip(filled, picked, strict=True)):
+            self.cache.store(sequences[item.index], self._buffer, row, states_from=len(work.prompt_ids) - 1)
+            self.counters.scored_tokens += len(work.continuation_ids)
+            end = begin + len(work.continuation_ids)
+            results[chosen[item.index]] = TokenScores(
+                logprobs=logprobs[begin:end],
+                entropies=entropies[begin:end],
                 policy_version=version,
-                hidden=states_NH[begin : begin + count].float() if work.want_hidden else None,
+                hidden=states_NH[begin:end].float() if work.want_hidden else None,
             )
-            begin += count
+            begin = end
 
     def _statistics(
         self, states_NH: Tensor, targets_N: Tensor, temperatures_N: Tensor

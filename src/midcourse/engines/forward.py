@@ -1,4 +1,4 @@
-"""One forward step over a slotted KV buffer. Letters: R rows, T new tokens a row, S slots, H hidden, V vocabulary.
+"""One forward step over a slotted buffer of rows. Letters: R rows, T new tokens a row, S slots, H hidden, V vocabulary.
 
 Row r of the buffer holds one sequence from slot 0 on; a new token is written at the slot of its position, so rows of
 any length share a step and nothing is concatenated. Two ways to run the layers:
@@ -25,44 +25,65 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3For
 MASKED = -1e30  # finite: a row of padding alone would otherwise turn into NaN
 
 
-class KeyValueBuffer:
-    """Keys and values of the running rows, [layers, 2, R, key heads, S, head size]. Grows, never shrinks."""
+class RowBuffer:
+    """What the running rows hold. Grows, never shrinks.
 
-    def __init__(self, *, num_layers: int, num_heads: int, head_size: int, dtype: torch.dtype, device: torch.device):
+    keys_values: [layers, 2, R, key heads, S, head size].
+    states: [R, S, H] before the head; of a token whose state nobody asked for, anything.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_heads: int,
+        head_size: int,
+        hidden_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         self.num_layers, self.num_heads, self.head_size = num_layers, num_heads, head_size
-        self.dtype, self.device = dtype, device
-        self.tensor = torch.zeros((num_layers, 2, 0, num_heads, 0, head_size), dtype=dtype, device=device)
+        self.hidden_size, self.dtype, self.device = hidden_size, dtype, device
+        self._allocate(0, 0)
+
+    def _allocate(self, rows: int, slots: int) -> None:
+        self.keys_values = self.states = torch.empty(0)  # free the old memory first
+        shape = (self.num_layers, 2, rows, self.num_heads, slots, self.head_size)
+        # Zeros: a masked slot must not hold a NaN, since 0 * NaN is NaN.
+        self.keys_values = torch.zeros(shape, dtype=self.dtype, device=self.device)
+        self.states = torch.zeros((rows, slots, self.hidden_size), dtype=self.dtype, device=self.device)
 
     def reserve(self, rows: int, slots: int) -> None:
         """Make room for `rows` sequences of `slots` tokens; what the buffer held is lost if it must grow."""
-        have_rows, have_slots = self.tensor.shape[2], self.tensor.shape[4]
+        have_rows, have_slots = self.states.shape[:2]
         if rows > have_rows or slots > have_slots:
-            shape = (max(rows, have_rows), self.num_heads, max(slots, have_slots), self.head_size)
-            self.tensor = torch.empty(0)  # free the old memory first
-            # Zeros: a masked slot must not hold a NaN, since 0 * NaN is NaN.
-            self.tensor = torch.zeros((self.num_layers, 2, *shape), dtype=self.dtype, device=self.device)
+            self._allocate(max(rows, have_rows), max(slots, have_slots))
 
-    def window(self, first_row: int) -> "KeyValueBuffer":
+    def window(self, first_row: int) -> "RowBuffer":
         """Return a view whose row 0 is row `first_row` of this buffer."""
         view = copy.copy(self)
-        view.tensor = self.tensor[:, :, first_row:]
+        view.keys_values, view.states = self.keys_values[:, :, first_row:], self.states[first_row:]
         return view
 
     def places(self, slots_RT: Tensor) -> Tensor:
         """Return [R * T * key heads] where the tokens' heads lie when a layer's keys are seen as one list of heads."""
-        num_rows, num_slots = slots_RT.shape[0], self.tensor.shape[4]
+        num_rows, num_slots = slots_RT.shape[0], self.states.shape[1]
         first_R1K = torch.arange(num_rows * self.num_heads, device=self.device).view(num_rows, 1, -1) * num_slots
         return (first_R1K + slots_RT[:, :, None]).flatten()
 
+    def put_states(self, slots_RT: Tensor, states_RTH: Tensor) -> None:
+        """Keep states of the first R rows' tokens."""
+        rows_R1 = torch.arange(len(slots_RT), device=self.device)[:, None]
+        self.states[rows_R1, slots_RT] = states_RTH
+
     def copy_row(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` slots of row `source` to row `target`."""
-        self.tensor[:, :, target, :, :length] = self.tensor[:, :, source, :, :length]
+        self.keys_values[:, :, target, :, :length] = self.keys_values[:, :, source, :, :length]
+        self.states[target, :length] = self.states[source, :length]
 
     def release(self) -> None:
         """Free the memory."""
-        self.tensor = torch.zeros(
-            (self.num_layers, 2, 0, self.num_heads, 0, self.head_size), dtype=self.dtype, device=self.device
-        )
+        self._allocate(0, 0)
 
 
 class Forward(Protocol):
@@ -70,7 +91,7 @@ class Forward(Protocol):
 
     def __call__(
         self,
-        buffer: KeyValueBuffer,
+        buffer: RowBuffer,
         token_ids_RT: Tensor,
         slots_RT: Tensor,
         num_slots: int,
@@ -112,7 +133,7 @@ class Qwen3Forward:
 
     def __call__(
         self,
-        buffer: KeyValueBuffer,
+        buffer: RowBuffer,
         token_ids_RT: Tensor,
         slots_RT: Tensor,
         num_slots: int,
@@ -128,7 +149,7 @@ class Qwen3Forward:
         num_rows = token_ids_RT.shape[0]
         mask = _visible(slots_RT, num_slots, dtype)
         places_N = buffer.places(slots_RT)
-        for layer, kv in zip(layers, buffer.tensor, strict=True):
+        for layer, kv in zip(layers, buffer.keys_values, strict=True):
             attention = layer.self_attn
             heads = (*states.shape[:2], -1, attention.head_dim)
             normed = self._norm(layer.input_layernorm, states)
@@ -218,7 +239,7 @@ class ModuleForward:
 
     def __call__(
         self,
-        buffer: KeyValueBuffer,
+        buffer: RowBuffer,
         token_ids_RT: Tensor,
         slots_RT: Tensor,
         num_slots: int,
@@ -226,7 +247,7 @@ class ModuleForward:
         wanted_R: Tensor | None = None,
     ) -> Tensor:
         """Run the layers; see `Forward`."""
-        cache = Cache(layers=[_BufferLayer(kv, slots_RT, num_slots) for kv in buffer.tensor])
+        cache = Cache(layers=[_BufferLayer(kv, slots_RT, num_slots) for kv in buffer.keys_values])
         output = self.model.base_model(
             input_ids=token_ids_RT,
             attention_mask=_visible(slots_RT, num_slots, buffer.dtype),
@@ -244,19 +265,20 @@ def cache_argument(model: PreTrainedModel) -> str:
     return "cache" if "cache" in names else "past_key_values"
 
 
-def buffer_for(model: PreTrainedModel) -> KeyValueBuffer:
-    """Return an empty buffer of the shape, type and device of the model's keys, found by running one token."""
+def buffer_for(model: PreTrainedModel) -> RowBuffer:
+    """Return an empty buffer for the model, its shape, type and device found by running one token."""
     probe = DynamicCache()
     device = cast("nn.Embedding", model.get_input_embeddings()).weight.device
     with torch.no_grad():
         token = torch.zeros((1, 1), dtype=torch.long, device=device)
-        model.base_model(input_ids=token, use_cache=True, **{cache_argument(model): probe})
+        output = model.base_model(input_ids=token, use_cache=True, **{cache_argument(model): probe})
     keys = cast("DynamicLayer", probe.layers[0]).keys
     assert keys is not None  # one token has run
-    return KeyValueBuffer(
+    return RowBuffer(
         num_layers=len(probe.layers),
         num_heads=keys.shape[1],
         head_size=keys.shape[3],
+        hidden_size=output.last_hidden_state.shape[-1],
         dtype=keys.dtype,
         device=keys.device,
     )

@@ -102,7 +102,8 @@ class ChunkWriter:
     ) -> tuple[Prefix, Completion | None]:
         """Return the prefix with the correction behind it, and the policy's next chunk; None: there is no place for it.
 
-        The correction is scored while the policy writes on, so that nobody waits for the score alone.
+        The correction is scored while the policy writes on, so that nobody waits for the score alone. An engine that
+        keeps what it computed, and scores first, computes the correction once.
         """
         correction_ids = () if correction is None else tuple(correction.token_ids)
         prompt_ids = (*prefix.token_ids, *correction_ids)
