@@ -7,6 +7,9 @@ The paper's: a_t = [sign(predicted) = sign(gained)], the rolling mean over W = 6
 0.5 + 2 sqrt(0.25 / W), P = 60 anchors in a row over it, n_min = 50, T_cap = 200. Ours: 0 counts as not positive, an
 anchor counts by its first trial, the rolling mean is over what there is before W, the row of P begins at anchor n_min
 at the earliest (counted from the first anchor, n_min < P would never matter), and the fixed part is 0.2.
+
+The bar is chance, not the majority: where most gains have one sign, a predictor that always says it is promoted. Report
+the majority's agreement and the balanced accuracy (`skill.py`) beside it.
 """
 
 import math
