@@ -97,3 +97,15 @@ def test_what_a_reviewed_run_corrected_is_in_the_table(tmp_path):
     comparison = compare_runs([write_reviewed_run(tmp_path / "mintrl"), write_run(tmp_path / "rti", updates=2)])
     row = next(line for line in comparison.table().splitlines() if line.startswith("| mintrl"))
     assert row.split("|")[-3].strip() == "4"
+
+
+def test_a_run_with_a_teacher_claims_no_intervention(tmp_path):
+    with RunWriter(tmp_path, RecordingConfig(tensorboard=False), resolved_config='[method]\nname = "opd"\n') as writer:
+        cost = {"rollout/scored_tokens/teacher": 40.0, "time/rollout": 1.0, "time/rollout/teacher": 2.0}
+        writer.write_metrics(1, {"rollout/count": 8.0, "intervention/teacher_scored": 8.0, **cost})
+    text = write_report(tmp_path).read_text()
+    assert "1 updates, 8 rollouts. No step was intervened on." in text
+    assert "## Statistics of the method" in text
+    assert "| teacher_scored | 8 |" in text
+    assert "| teacher | 0 | 40 | 0 | 2.0 |" in text
+    assert not {"judge", "correction.", "Example"} & {*text.split()}

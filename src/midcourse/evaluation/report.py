@@ -166,7 +166,7 @@ def _report_text(comparison: Comparison, plots: Sequence[tuple[str, Path]], exam
     if len(comparison.runs) > 1:
         parts += ["## At equal cost", *_equal_cost_tables(comparison)]
     if any(run.intervention_means for run in comparison.runs):
-        parts += ["## Intervention statistics", _statistics_table(comparison)]
+        parts += ["## Statistics of the method", _statistics_table(comparison)]
     parts += ["## Figures"] if plots else []
     parts += [f"![{escape_text(caption)}]({path.name})\n\n{escape_text(caption)}" for caption, path in plots]
     parts += ["## Example interventions", *examples] if examples else []
