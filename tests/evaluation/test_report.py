@@ -1,4 +1,6 @@
 import json
+import math
+import re
 
 import pytest
 from tests.evaluation.reviewed_run import letters, write_reviewed_run
@@ -6,6 +8,7 @@ from tests.evaluation.synthetic_run import write_run
 
 from midcourse.errors import DataError
 from midcourse.evaluation.compare import compare_runs
+from midcourse.evaluation.markdown import visible
 from midcourse.evaluation.report import intervention_sentences, write_report
 from midcourse.recording.writer import RecordingConfig, RunWriter
 
@@ -97,6 +100,31 @@ def test_what_a_reviewed_run_corrected_is_in_the_table(tmp_path):
     comparison = compare_runs([write_reviewed_run(tmp_path / "mintrl"), write_run(tmp_path / "rti", updates=2)])
     row = next(line for line in comparison.table().splitlines() if line.startswith("| mintrl"))
     assert row.split("|")[-3].strip() == "4"
+
+
+def test_names_that_users_and_models_wrote_are_escaped_everywhere(tmp_path):
+    """Of methods, settings, splits, tags, roles and failures; in Markdown, in JSON, in figures and on the terminal."""
+    hostile = "<script>|`x` $\\frac$ _\x1b"
+    estimate = {"value": 0.5, "low": None, "high": None}
+    sheet = {"pass_at": {"1": estimate}, "pass_hat": {"1": estimate}}
+    for index in range(2):
+        method = f'[method]\nname = {json.dumps(hostile)}\nnote = "{index}|<i>"\n'
+        with RunWriter(tmp_path / str(index), RecordingConfig(tensorboard=False), resolved_config=method) as writer:
+            spoken = {f"rollout/tokens/{hostile}": 2, f"rollout/errors/{hostile}": 1, f"intervention/{hostile}": 3}
+            drawn = {"intervention/perplexity_accepted": math.inf, "turns/1": 1, "time/rollout": 1, "time/update": 1}
+            writer.write_metrics(1, {**spoken, **drawn, f"time/rollout/{hostile}": 1, "group/pass_before": 1})
+            split = f"{hostile}\ud800"
+            writer.write_evaluation(1, {"splits": {split: sheet}, "tags": {f"{split}/hard": sheet}})
+    folders = [tmp_path / "0", tmp_path / "1"]
+    text = write_report(folders, tmp_path / "report").read_text()
+    assert not re.search(r"<script>|<i>|`|\$|\x1b", text)
+    widths = {len(line.split("|")) for line in text.splitlines() if "script" in line and line.startswith("| ")}
+    headings = {len(line.split("|")) for line in text.splitlines() if line.startswith("| --- ")}
+    assert widths <= headings
+    stored = json.loads((tmp_path / "report" / "comparison.json").read_text(), parse_constant=pytest.fail)
+    assert stored["runs"][0]["intervention_means"]["intervention/perplexity_accepted"] == "inf"
+    shown = compare_runs(folders)
+    assert "\x1b" not in shown.table(escape=visible) + shown.cost_tables(escape=visible)
 
 
 def test_a_run_with_a_teacher_claims_no_intervention(tmp_path):

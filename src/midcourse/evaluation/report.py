@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from midcourse.errors import DataError
+from midcourse.errors import OutputError
 from midcourse.evaluation.compare import Comparison, RunSummary, compare_runs, policy_and_role_tokens
 from midcourse.evaluation.examples import Decode, RecordedRun, example_texts
 from midcourse.evaluation.markdown import escape_text, markdown_table, percent
@@ -43,11 +43,12 @@ def write_report(
         decode: tokens to text, for the examples; without it they are shown as token ids.
 
     Raises:
-        DataError: a folder is no run, `output` is missing with several runs, or it cannot be written.
+        RunFolderError: a folder is no run, or what is in it cannot be read.
+        OutputError: `output` is missing with several runs, or cannot be written.
     """
     chosen = [folders] if isinstance(folders, str | Path) else list(folders)
     if output is None and len(chosen) != 1:
-        raise DataError(f"a report on {len(chosen)} runs needs a folder to be written to")
+        raise OutputError(f"a report on {len(chosen)} runs needs a folder to be written to")
     folder = Path(chosen[0] if output is None else output)
     comparison = compare_runs(chosen)
     readers = {run.folder: RunReader(run.folder) for run in comparison.runs}
@@ -58,11 +59,13 @@ def write_report(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         plots = draw_plots(comparison, lines, folder)
-        (folder / "comparison.json").write_text(comparison.to_json() + "\n", encoding="utf-8")
+        # JSON reads half a surrogate pair as backslashreplace spells it.
+        json_text = comparison.to_json() + "\n"
+        (folder / "comparison.json").write_text(json_text, encoding="utf-8", errors="backslashreplace")
         text = _report_text(comparison, plots, example_texts(recorded, decode))
         (folder / "report.md").write_text(text, encoding="utf-8")
     except OSError as error:
-        raise DataError(f"{folder} cannot be written: {error.strerror or error}") from error
+        raise OutputError(f"{folder} cannot be written: {error.strerror or error}") from error
     return folder / "report.md"
 
 
@@ -230,8 +233,8 @@ def _equal_cost_tables(comparison: Comparison) -> list[str]:
         rows = []
         for label, splits in found["scores"].items():
             for split, scores in splits.items():
-                last = max((name for name in scores if name.startswith("pass@")), key=lambda name: int(name[5:]))
-                cells = [f"{name}: {_seed_text(scores[name])}" for name in dict.fromkeys(("pass@1", last))]
+                names = sorted((name for name in scores if name.startswith("pass@")), key=lambda name: int(name[5:]))
+                cells = [f"{name}: {_seed_text(scores[name])}" for name in dict.fromkeys((*names[:1], *names[-1:]))]
                 rows.append([label, split, "; ".join(cells)])
         heading = f"At {found['budget']:,.0f} {unit} (mean, and least to greatest over seeds):"
         tables.append(f"{heading}\n\n{markdown_table(('method', 'split', 'scores'), rows)}")
