@@ -2,7 +2,12 @@ import pytest
 import torch
 
 from midcourse.nano.induction import wire_induction
-from midcourse.nano.warm_start import WarmStartConfig, build_model
+from midcourse.nano.package import BUILT_IN
+from midcourse.nano.warm_start import build_model, recipe
+
+
+def config(**changes):
+    return recipe(BUILT_IN["nano"], **changes)[0]
 
 
 def recall(model, *, length: int, number: int = 50) -> float:
@@ -20,18 +25,18 @@ def recall(model, *, length: int, number: int = 50) -> float:
 
 @pytest.mark.parametrize("length", [10, 120])
 def test_an_untrained_model_recalls_what_followed_a_word(length):
-    assert recall(build_model(WarmStartConfig()).eval(), length=length) > 0.9
+    assert recall(build_model(config()).eval(), length=length) > 0.9
 
 
 def test_without_the_second_head_nothing_is_recalled():
-    model = build_model(WarmStartConfig()).eval()
+    model = build_model(config()).eval()
     with torch.no_grad():
         model.model.layers[1].self_attn.o_proj.weight[:, :32] = 0
     assert recall(model, length=10) < 0.2
 
 
 def test_the_same_seed_wires_the_same_weights():
-    first, second, other = (build_model(WarmStartConfig(seed=seed)).state_dict() for seed in (5, 5, 6))
+    first, second, other = (build_model(config(seed=seed)).state_dict() for seed in (5, 5, 6))
     assert all(value.equal(second[name]) for name, value in first.items())
     assert not first["model.embed_tokens.weight"].equal(other["model.embed_tokens.weight"])
 
@@ -39,11 +44,11 @@ def test_the_same_seed_wires_the_same_weights():
 @pytest.mark.parametrize("settings", [{"layers": 1}, {"hidden_size": 32, "head_size": 16}])
 def test_a_model_without_room_is_refused(settings):
     with pytest.raises(ValueError, match="needs two layers"):
-        build_model(WarmStartConfig(**settings))
+        build_model(config(**settings))
 
 
 def test_tied_embeddings_are_refused():
-    model = build_model(WarmStartConfig())
+    model = build_model(config())
     model.config.tie_word_embeddings = True
     with pytest.raises(ValueError, match="tied=True"):
         wire_induction(model, generator=torch.Generator())
