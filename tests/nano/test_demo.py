@@ -75,11 +75,15 @@ def test_an_output_that_is_a_file_is_told(tmp_path):
 def test_a_termination_signal_ends_the_demo_in_order_and_the_handler_goes_with_it():
     before = signal.getsignal(signal.SIGTERM)
     ended = []
-    with pytest.raises(SystemExit) as found, ended_by_sigterm():
+
+    def stopped() -> None:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
         finally:
             ended.append(True)
+
+    with ended_by_sigterm(), pytest.raises(SystemExit) as found:
+        stopped()
     assert found.value.code == 143
     assert ended
     assert signal.getsignal(signal.SIGTERM) is before
