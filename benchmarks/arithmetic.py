@@ -4,10 +4,11 @@
 
 Every arm has the same policy, tasks, rollouts a task, updates, learning rate and evaluation; only the method's section
 differs. Two judges: the scripted one, exact and certain of its tokens (-scripted), and the policy itself as it was at
-the start with the reference solution in its prompt (-self), which is also the teacher of OPD; kappa of the const anchor is calibrated on the judge in
-pilot rollouts of the untrained policy, as in the paper. RTI's roles are scripted: they and the scripted judge follow
-the same rules. Ends in one JSON object with the scores at equal updates, and at the greatest budget of tokens (judges
-included) and of seconds that every run reached; report.md and plots lie in the output folder.
+the start with the reference solution in its prompt (-self), which is also the teacher of OPD. kappa of the const anchor
+is calibrated on the judge in pilot rollouts of the untrained policy, as in the paper. RTI's roles are scripted: they
+and the scripted judge follow the same rules. Ends in one JSON object with the scores at equal updates, and at the
+greatest budget of tokens (judges included) and of seconds that every run reached; report.md and plots lie in the output
+folder.
 """
 
 import asyncio
