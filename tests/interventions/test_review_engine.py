@@ -159,7 +159,7 @@ def test_the_same_key_writes_the_same_tokens_whoever_is_beside():
 
 
 class NotingEngine(TransformersEngine):
-    """Notes how many tokens must be computed: of prompts those that are new when they are asked for, and those drawn."""
+    """Notes how many tokens must be computed: of prompts those that are new when asked for, and those drawn."""
 
     def __init__(self, model):
         super().__init__(model, config=TransformersEngineConfig(barrier_timeout_seconds=30.0))
