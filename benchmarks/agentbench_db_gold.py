@@ -17,7 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from midcourse.environments.agentbench_db import AgentBenchDBConfig, AgentBenchDBEnvironment, ServerConfig, TaskFile
+from midcourse.environments.agentbench_db import (
+    AgentBenchDBConfig,
+    AgentBenchDBEnvironment,
+    MariaDBConfig,
+    ServerConfig,
+    TaskFile,
+)
 from midcourse.environments.agentbench_db.answers import answer_matches
 from midcourse.environments.base import Task
 from midcourse.types import AssistantTurn, ToolCall
@@ -125,6 +131,7 @@ def opened(folder: Path, backend: str, url: str | None = None) -> AgentBenchDBEn
     return AgentBenchDBConfig(
         test=TaskFile(path=str(folder / FILE)),
         backend=backend,  # pyright: ignore[reportArgumentType] (checked by argparse)
+        mariadb=MariaDBConfig(start_seconds=600.0) if backend == "mariadb" else MariaDBConfig(),
         server=ServerConfig(url=url if backend == "server" else None),
     ).build()
 

@@ -1,7 +1,6 @@
 """AgentBench-DB as an environment: settings, rewards, forks, and its place in the rollout loop."""
 
 import asyncio
-import subprocess
 import sys
 from dataclasses import dataclass, field
 
@@ -91,20 +90,11 @@ def test_a_server_is_found_by_its_url_and_the_password_by_its_variable(monkeypat
     assert (address.unix_socket, address.port, address.password) == ("/run/db.sock", 3306, "")
 
 
-def test_without_the_driver_sqlite_works_and_a_server_is_refused(tmp_path):
-    code = f"""
-import sys
-sys.modules["pymysql"] = None
-from midcourse.environments.agentbench_db import AgentBenchDBConfig, TaskFile
-train = TaskFile(path={write_tasks(tmp_path, QUESTION)!r})
-print(len(AgentBenchDBConfig(train=train).build().tasks("train")))
-try:
-    AgentBenchDBConfig(train=train, backend="mariadb").build()
-except ValueError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.splitlines() == ["1", "MariaDB and MySQL need a driver: pip install 'midcourse[mysql]'"]
+def test_without_the_driver_sqlite_works_and_a_server_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    assert len(world(tmp_path, QUESTION).tasks("train")) == 1
+    with pytest.raises(ConfigError, match=r"need a driver: pip install 'midcourse\[mysql\]'"):
+        world(tmp_path, QUESTION, backend="mariadb")
 
 
 # Rewards

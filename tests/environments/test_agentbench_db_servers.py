@@ -51,9 +51,14 @@ from midcourse.errors import ConfigError, EnvironmentFault, ReplayMismatchError
 QUICK = Limits(statement_seconds=1.0, result_characters=800)
 
 
+def started(folder: str | None = None) -> MariaDBServer:
+    """A server, waited for as long as a busy machine needs."""
+    return MariaDBConfig(folder=folder, start_seconds=600.0).build()
+
+
 @pytest.fixture(scope="module")
 def server():
-    made = MariaDBConfig().build()
+    made = started()
     yield made
     made.close()
 
@@ -284,7 +289,7 @@ def test_a_fork_of_an_episode_that_saw_chance_is_refused(server, tmp_path, state
 
 
 def test_a_database_that_goes_away_is_a_fault_and_the_next_episode_finds_a_new_server(tmp_path):
-    server = MariaDBConfig().build()
+    server = started()
     environment = open_environment(server, tmp_path, UPDATE)
     episode = start(environment)
     sql(episode, "SELECT 1")
@@ -334,7 +339,7 @@ def is_running(process: int) -> bool:
 
 
 def test_a_server_listens_on_a_private_socket_alone_and_leaves_nothing(tmp_path):
-    server = MariaDBConfig(folder=str(tmp_path)).build()
+    server = started(folder=str(tmp_path))
     folder = folder_of(server)
     process = server_process(folder)
     assert folder.parent == tmp_path
@@ -351,7 +356,7 @@ def test_a_server_ends_with_its_process_however_that_ends(tmp_path, end):
     code = f"""
 import os, signal, sys
 from midcourse.environments.agentbench_db import MariaDBConfig
-server = MariaDBConfig(folder={str(tmp_path)!r}).build()
+server = MariaDBConfig(folder={str(tmp_path)!r}, start_seconds=600.0).build()
 print(server.address().unix_socket, flush=True)
 sys.stdin.readline()
 {end}
@@ -369,14 +374,14 @@ sys.stdin.readline()
 
 
 def test_a_server_whose_keeper_is_killed_dies_too_and_its_folder_is_removed_by_the_next(tmp_path):
-    server = MariaDBConfig(folder=str(tmp_path)).build()
+    server = started(folder=str(tmp_path))
     folder = folder_of(server)
     process = server_process(folder)
     (keeper,) = Path(f"/proc/{process}/task/{process}/stat").read_text().rpartition(")")[2].split()[1:2]
     os.kill(int(keeper), signal.SIGKILL)
     wait_until(lambda: not is_running(process))
     assert folder.exists()
-    other = MariaDBConfig(folder=str(tmp_path)).build()
+    other = started(folder=str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == [folder_of(other).name]
     remove_abandoned(tmp_path)
     assert names(other, "SELECT 1") == [1]
@@ -404,6 +409,17 @@ def test_a_server_that_cannot_be_started_is_a_wrong_setting(tmp_path, folder, re
     with pytest.raises(ConfigError, match=f'environment.backend = "mariadb": .*{reason}'):
         MariaDBConfig(folder=str(place)).build()
     assert glob.glob(f"{tmp_path}/**/{FOLDER_PREFIX}*", recursive=True) == []
+
+
+def test_a_server_that_does_not_come_up_says_why_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("midcourse.environments.agentbench_db.mariadb.SERVER_OPTIONS", ("--no-such-option",))
+    with pytest.raises(ConfigError, match=r'environment\.backend = "mariadb": MariaDB ended: (.|\n)*no-such-option'):
+        MariaDBConfig(folder=str(tmp_path)).build()
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match=r"did not answer within 0\.05 s"):
+        MariaDBConfig(folder=str(tmp_path), start_seconds=0.05).build()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_server_program_is_named(monkeypatch, tmp_path):
@@ -443,7 +459,9 @@ def test_an_account_that_may_not_make_others_is_a_wrong_setting(server, tmp_path
 @pytest.mark.slow
 def test_mariadb_leads_to_the_official_state_of_all_changes_but_one():
     environment = AgentBenchDBConfig(
-        test=TaskFile(path=official("agentbench_db/standard.jsonl")), backend="mariadb"
+        test=TaskFile(path=official("agentbench_db/standard.jsonl")),
+        backend="mariadb",
+        mariadb=MariaDBConfig(start_seconds=600.0),
     ).build()
     changes = [
         (place, task) for place, task in enumerate(environment.tasks("test")) if task.evidence.facts["statement"]

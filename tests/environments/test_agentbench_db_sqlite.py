@@ -165,10 +165,18 @@ def test_a_table_that_is_gone_has_no_state(database, statement):
 
 
 def test_a_table_far_larger_than_any_that_is_asked_for_has_no_state(database, monkeypatch):
-    monkeypatch.setattr("midcourse.environments.agentbench_db.sqlite.MAX_STATE_ROWS", 10)
-    database.run(f"INSERT INTO `City list` {COUNT} SELECT x, x FROM c LIMIT 7")
-    assert len(database.rows(CITIES)) == 10
-    database.run("INSERT INTO `City list` VALUES ('a', 'b')")
+    # The table's 21 letters and one more for each of its 6 values; the row of "x" and "y" is 4 more, one of NULLs 2.
+    monkeypatch.setattr("midcourse.environments.agentbench_db.database.MAX_STATE_CHARACTERS", 31)
+    database.run("INSERT INTO `City list` VALUES ('x', 'y')")
+    assert len(database.rows(CITIES)) == 4
+    database.run("INSERT INTO `City list` VALUES (NULL, NULL)")
+    assert database.rows(CITIES) is None
+
+
+def test_a_view_of_endless_text_in_place_of_a_table_is_not_read_to_its_end(database):
+    database.run("DROP TABLE `City list`")
+    endless = f"{COUNT} SELECT hex(zeroblob(20000)) AS Name, x AS `Mayor's name` FROM c"
+    database.run(f"CREATE VIEW `City list` AS {endless}")
     assert database.rows(CITIES) is None
 
 

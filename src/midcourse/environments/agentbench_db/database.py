@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from midcourse.environments.agentbench_db.tables import Row, Table
 
 TRUNCATED = "[TRUNCATED]"
-MAX_STATE_ROWS = 100_000
-"""Rows from which on a table is in no state that a task asks for."""
+MAX_STATE_CHARACTERS = 2**26
+"""Text from which on a table is in no state that a task asks for; it is not read any further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Database(Protocol):
         ...
 
     def rows(self, table: Table) -> Sequence[Row] | None:
-        """Return a table's rows as they are now, None where it is gone, lacks a column or has far too many rows."""
+        """Return a table's rows as they are now, None where it is gone, lacks a column or is far too large."""
         ...
 
     def close(self) -> None:
@@ -65,6 +65,17 @@ class BoundedText:
     def __str__(self) -> str:
         text = "".join(self._pieces)
         return text[: self._max_characters] + TRUNCATED if self.is_full else text
+
+
+def bounded_rows(rows: Iterable[Row]) -> list[Row] | None:
+    """Return the rows of a table, None where they are more than any task asks for."""
+    taken, size = [], 0
+    for row in rows:
+        size += sum(1 if value is None else 1 + len(value) for value in row)
+        if size > MAX_STATE_CHARACTERS:
+            return None
+        taken.append(row)
+    return taken
 
 
 def shown_rows(rows: Iterable[Sequence[Any]], max_characters: int) -> str:

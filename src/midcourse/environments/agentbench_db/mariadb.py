@@ -6,6 +6,7 @@ touched. The server listens on no port. Nothing it holds outlives it, so it writ
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ import time
 import weakref
 from contextlib import closing
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from midcourse.environments.agentbench_db import mariadb_keeper
 from midcourse.environments.agentbench_db.connection import ServerAddress, connect
@@ -114,25 +115,25 @@ class _Keeper:
     def __init__(self, config: MariaDBConfig) -> None:
         folder, lock = _make_folder(_parent_folder(config))
         self.socket = folder / "server.sock"
-        self._log = folder / "server.log"
-        try:
-            if len(os.fsencode(self.socket)) > MAX_SOCKET_BYTES:
-                raise EnvironmentFault(
-                    f"the path {self.socket} is too long for a socket: set environment.mariadb.folder to a shorter one"
-                )
-            _install(folder, seconds=config.start_seconds)
-            self._process = self._start(folder, lock)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        finally:
-            os.close(lock)
-        self.stop = weakref.finalize(self, _stop, self._process, folder, os.getpid())
-        try:
-            self._wait(config.start_seconds)
-        except BaseException:
-            self.stop()
-            raise
+        with tempfile.TemporaryFile() as log:
+            try:
+                if len(os.fsencode(self.socket)) > MAX_SOCKET_BYTES:
+                    raise EnvironmentFault(
+                        f"the path {self.socket} is too long for a socket: set environment.mariadb.folder to a "
+                        "shorter one"
+                    )
+                self._process = self._start(folder, lock=lock, log=log)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+            finally:
+                os.close(lock)
+            self.stop = weakref.finalize(self, _stop, self._process, folder, os.getpid())
+            try:
+                self._wait(config.start_seconds, log=log)
+            except BaseException:
+                self.stop()
+                raise
 
     def is_listening(self) -> bool:
         """Return whether the server takes connections: one that died does not, also before its keeper noticed."""
@@ -140,9 +141,15 @@ class _Keeper:
             trial.settimeout(STOP_SECONDS)
             return trial.connect_ex(str(self.socket)) == 0
 
-    def _start(self, folder: Path, lock: int) -> subprocess.Popen[bytes]:
+    def _start(self, folder: Path, *, lock: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
         for name in ("temporary", "exchange"):
             (folder / name).mkdir()
+        installation = [
+            *_command("mariadb-install-db", folder),
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            f"--tmpdir={folder / 'temporary'}",
+        ]
         server = [
             *_command("mariadbd", folder),
             f"--socket={self.socket}",
@@ -152,18 +159,17 @@ class _Keeper:
             *SERVER_OPTIONS,
         ]
         keeper = [sys.executable, "-I", "-S", mariadb_keeper.__file__, str(folder), str(FILE_BYTES)]
-        with self._log.open("wb") as log:
-            return subprocess.Popen(
-                [*keeper, *server],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                pass_fds=(lock,),
-                start_new_session=True,  # Ctrl-C is for this process; the keeper notices its end
-            )
+        return subprocess.Popen(
+            [*keeper, json.dumps([installation, server])],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            pass_fds=(lock,),
+            start_new_session=True,  # Ctrl-C is for this process; the keeper notices its end
+        )
 
-    def _wait(self, seconds: float) -> None:
+    def _wait(self, seconds: float, *, log: IO[bytes]) -> None:
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -175,7 +181,7 @@ class _Keeper:
                     time.sleep(0.02)
                     continue
                 how = f"did not answer within {seconds:g} s" if is_running else "ended"
-                raise EnvironmentFault(f"MariaDB {how}: {_end_of(self._log)}") from error
+                raise EnvironmentFault(f"MariaDB {how}: {_end_of(log)}") from error
 
 
 def _address(socket_path: Path) -> ServerAddress:
@@ -204,31 +210,9 @@ def _command(program: str, folder: Path) -> list[str]:
     return [_program(program) or program, "--no-defaults", f"--datadir={folder / 'data'}", *user, *STORAGE_OPTIONS]
 
 
-def _install(folder: Path, *, seconds: float) -> None:
-    """Make the server's own tables in an empty folder.
-
-    Raises:
-        EnvironmentFault: that failed, or took too long.
-    """
-    command = [
-        *_command("mariadb-install-db", folder),
-        "--auth-root-authentication-method=normal",
-        "--skip-test-db",
-        f"--tmpdir={folder}",
-    ]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, cwd=folder, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EnvironmentFault(f"MariaDB could not be set up: {error}") from error
-    if done.returncode != 0:
-        raise EnvironmentFault(f"MariaDB could not be set up: {(done.stdout + done.stderr)[-ERROR_CHARACTERS:]}")
-
-
 def _parent_folder(config: MariaDBConfig) -> Path:
     if config.folder is not None:
-        return Path(config.folder)
+        return Path(config.folder).absolute()
     with contextlib.suppress(OSError):
         if os.access(MEMORY_FOLDER, os.W_OK) and shutil.disk_usage(MEMORY_FOLDER).free >= MIN_FREE_BYTES:
             return MEMORY_FOLDER
@@ -267,8 +251,7 @@ def remove_abandoned(parent: Path) -> None:
             os.close(lock)
 
 
-def _end_of(log: Path) -> str:
-    try:
-        return log.read_text(errors="replace")[-ERROR_CHARACTERS:].strip()
-    except OSError:
-        return "it left no message"
+def _end_of(log: IO[bytes]) -> str:
+    length = os.fstat(log.fileno()).st_size
+    text = os.pread(log.fileno(), ERROR_CHARACTERS, max(length - ERROR_CHARACTERS, 0))
+    return text.decode(errors="replace").strip() or "it left no message"

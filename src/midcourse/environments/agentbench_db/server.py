@@ -29,9 +29,9 @@ from midcourse.environments.agentbench_db.connection import (
     quoted,
 )
 from midcourse.environments.agentbench_db.database import (
-    MAX_STATE_ROWS,
     Limits,
     StatementError,
+    bounded_rows,
     shown_change,
     shown_rows,
 )
@@ -131,17 +131,16 @@ class ServerDatabase:
     def rows(self, table: Table) -> Sequence[Row] | None:
         """Return a table's rows as text. Raises as `Database` says."""
         columns = ", ".join(f"CAST({quoted(column)} AS CHAR)" for column in table.columns)
-        query = f"SELECT {columns} FROM {quoted(self._name)}.{quoted(table.name)} LIMIT {MAX_STATE_ROWS + 1}"
-        with self._administering() as connection, connection.cursor() as cursor:
+        query = f"SELECT {columns} FROM {quoted(self._name)}.{quoted(table.name)}"
+        with self._administering() as connection, closing(connection.cursor(Stream)) as stream:
             try:
                 with Watch(connection, self._address, seconds=self._limits.statement_seconds):
-                    cursor.execute(query)
+                    stream.execute(query)
+                    return bounded_rows(stream)
             except pymysql.MySQLError as error:
                 if error_code(error) in GONE_CODES:
                     raise
                 return None
-            rows = list(cursor.fetchall())
-        return rows if len(rows) <= MAX_STATE_ROWS else None
 
     def close(self) -> None:
         """Drop database and account. Where the server does not answer nothing can be dropped, and a warning says so."""

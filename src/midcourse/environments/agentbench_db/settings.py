@@ -22,8 +22,8 @@ class MariaDBConfig(BaseModel):
 
     folder: str | None = None
     """Where its temporary folder is made; none: in memory where there is 1 GiB free, else where temporary files go."""
-    start_seconds: float = Field(default=60.0, gt=0)
-    """Longest wait until it is set up, and again until it answers."""
+    start_seconds: float = Field(default=120.0, gt=0, allow_inf_nan=False)
+    """Longest wait until it is set up and answers."""
 
     def build(self) -> "MariaDBServer":
         """Return the server, started.

@@ -12,9 +12,9 @@ from contextlib import closing, contextmanager
 from typing import Self
 
 from midcourse.environments.agentbench_db.database import (
-    MAX_STATE_ROWS,
     Limits,
     StatementError,
+    bounded_rows,
     shown_change,
     shown_rows,
 )
@@ -101,7 +101,6 @@ class SqliteDatabase:
     def run(self, statement: str) -> str:
         """Return what one statement gives. Raises as `Database` says."""
         connection = self._open()
-        self._guard.is_altering = False
         try:
             with self._in_time(connection), closing(connection.execute(to_sqlite(statement))) as cursor:
                 if cursor.description is None:
@@ -113,33 +112,32 @@ class SqliteDatabase:
             raise StatementError(self._reason(error)) from error
         finally:
             # Transactions end with their call, so that a score or a fork never sees half of one.
-            if connection.in_transaction:
+            if self._connection is not None and connection.in_transaction:
                 connection.commit()
 
     def rows(self, table: Table) -> Sequence[Row] | None:
         """Return a table's rows as text. Raises as `Database` says."""
         connection = self._open()
         columns = ", ".join(f"CAST({_quoted(column)} AS TEXT)" for column in table.columns)
-        query = f"SELECT {columns} FROM main.{_quoted(table.name)} LIMIT {MAX_STATE_ROWS + 1}"
+        query = f"SELECT {columns} FROM main.{_quoted(table.name)}"
         try:
-            with self._in_time(connection):
-                rows = connection.execute(query).fetchall()
+            with self._in_time(connection), closing(connection.execute(query)) as cursor:
+                return bounded_rows(cursor)
         except (sqlite3.Error, MemoryError):
             return None
-        return rows if len(rows) <= MAX_STATE_ROWS else None
 
     def fork(self) -> Self:
         """Return a copy that shares nothing with this one."""
-        connection = _connect()
-        self._open().backup(connection)
+        original, connection = self._open(), _connect()
+        original.backup(connection)
         return type(self)(_limited(connection), self._limits)
 
     def close(self) -> None:
         """Free the memory; a statement that another thread still runs is ended."""
-        if self._connection is not None:
-            self._connection.interrupt()
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.interrupt()
+            connection.close()
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -148,6 +146,7 @@ class SqliteDatabase:
 
     @contextmanager
     def _in_time(self, connection: sqlite3.Connection) -> Iterator[None]:
+        self._guard.is_altering = False
         deadline = time.monotonic() + self._limits.statement_seconds
         connection.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_BETWEEN_CHECKS)
         try:
