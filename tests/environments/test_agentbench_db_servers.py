@@ -254,7 +254,9 @@ def test_a_change_is_scored_by_the_state_it_leads_to(server, tmp_path, record):
     sql(episode, record["label"][0])
     assert episode.score() == 1.0
     episode.close()
-    assert start(environment).score() == 0.0
+    untouched = start(environment)
+    assert untouched.score() == 0.0
+    untouched.close()
 
 
 def test_forks_run_the_statements_again_and_are_independent(server, tmp_path):
