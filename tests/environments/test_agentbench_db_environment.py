@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
@@ -253,6 +254,19 @@ def test_a_fork_keeps_the_turns_that_are_left(tmp_path):
     assert not sql(twin, UPDATE["label"][0]).done
     assert (twin.score(), episode.score()) == (1.0, 0.0)
     assert sql(twin, "SELECT 1").done
+
+
+def test_forks_are_played_in_threads_of_their_own(tmp_path):
+    episode = start(world(tmp_path, UPDATE))
+    sql(episode, "INSERT INTO `City list` VALUES ('one', 'more')")
+
+    def play(twin) -> float:
+        sql(twin, "DELETE FROM `City list` WHERE Name = 'one'", UPDATE["label"][0])
+        return twin.score()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(play, [episode.fork() for _ in range(8)])) == [1.0] * 8
+    assert episode.score() == 0.0
 
 
 def test_a_replay_of_a_random_answer_is_refused(tmp_path):

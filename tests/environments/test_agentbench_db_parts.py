@@ -54,6 +54,7 @@ def test_a_tables_hash_is_that_of_its_rows_first_five_digits_sorted():
         ("b, a", ["a", "b"]),
         ("[1, 2.0]", ["2", "1"]),
         ("Smith, John", ["Smith, John"]),
+        ("''", [""]),
     ],
 )
 def test_what_is_the_same_in_another_form_is_accepted(answer, reference):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,21 @@ def test_a_change_is_scored_by_the_state_it_leads_to(server, tmp_path, record):
     untouched = start(environment)
     assert untouched.score() == 0.0
     untouched.close()
+
+
+def test_episodes_in_several_threads_do_not_meet(server, tmp_path):
+    environment = open_environment(server, tmp_path, UPDATE, INSERT)  # the second's state is that of its statement
+
+    def play(number: int) -> float:
+        episode = start(environment, number % 2)
+        sql(episode, (UPDATE, INSERT)[number % 2]["label"][0])
+        reward = episode.score()
+        episode.close()
+        return reward
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(play, range(12))) == [1.0] * 12
+    assert databases(server) == []
 
 
 def test_forks_run_the_statements_again_and_are_independent(server, tmp_path):

@@ -3,7 +3,7 @@
 RAIL (App. B.1) asks for "numeric canonicalisation and order-independent set equality" and gives no details; they are
 AgentBench's (numbers within 0.01, percent signs and thousands separators left out, NULL words equal to 0).
 Differs from AgentBench: case, white space and outer quotes do not matter; how often a value is given does not matter;
-values may stand in lines or between commas; an answer that says nothing is wrong, there it is taken for 0.
+values may stand in lines or between commas; an empty answer is no 0.
 """
 
 import ast
@@ -64,14 +64,14 @@ def _same(value: Value, other: Value) -> bool:
 
 
 def _readings(answer: str | Sequence[Any]) -> Iterator[list[Value]]:
-    """Yield the values that an answer may be taken for; none where it says nothing."""
+    """Yield the values that an answer may be taken for; nothing for an empty list, or for far too long a text."""
     if not isinstance(answer, str):
         texts = list(_texts(answer))
         if texts:
             yield [canonical(text) for text in texts]
         return
     text = answer.strip()
-    if not text.strip(QUOTES) or len(text) > MAX_CHARACTERS:
+    if len(text) > MAX_CHARACTERS:
         return
     listed = _listed(text)
     if listed is not None:
