@@ -64,7 +64,9 @@ def chat(tokenizer):
     return ChatMLFormat(tokenizer)
 
 
-def roll(chat: ChatMLFormat, world: CountingWorld, texts: Sequence[AssistantTurn | str], **options) -> Trajectory:
+def roll(
+    chat: ChatMLFormat, world: CountingWorld, texts: Sequence[AssistantTurn | str], *, max_turns: int = 9, **options
+) -> Trajectory:
     tokens = [
         chat.render(text)
         if isinstance(text, AssistantTurn)
@@ -72,7 +74,7 @@ def roll(chat: ChatMLFormat, world: CountingWorld, texts: Sequence[AssistantTurn
         for text in texts
     ]
     key = RolloutKey(seed=0, update=0, task_id="count", attempt=0)
-    config = RolloutConfig(max_turn_tokens=200)
+    config = RolloutConfig(max_turn_tokens=200, max_turns=max_turns)
     return asyncio.run(
         run_episode(
             TASK, engine=ScriptedEngine(tokens), chat=chat, environment=world, config=config, key=key, **options
@@ -104,4 +106,6 @@ def test_a_branch_in_a_world_that_does_not_answer_twice_alike_has_its_own_failur
     branch = roll(chat, world, [CALL, ANSWER], resume_from=(fork(whole, 1), episode))
     assert (branch.failure, branch.reward) == (FailureKind.REPLAY_MISMATCH, None)
     assert "answered '2', before it answered '1'" in branch.failure_message
+    without_turns = roll(chat, world, [], max_turns=1, resume_from=(fork(whole, 1), episode.fork()))
+    assert without_turns.failure is FailureKind.REPLAY_MISMATCH
     assert all(episode.is_closed for episode in world.episodes)

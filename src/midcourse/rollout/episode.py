@@ -408,6 +408,8 @@ class _Rollout:
         try:
             reward = await self.worker.call(episode.score, timeout_seconds=self.config.environment_timeout_seconds)
         except CallFailed as error:
+            if isinstance(error.error, ReplayMismatchError):
+                raise  # a fork that was not used before: its world failed, not its reward
             raise _RewardError(str(error)) from error
         if not isinstance(reward, Real) or not math.isfinite(reward):
             raise _RewardError(f"a score must be a finite number: got {reward!r}")
