@@ -107,9 +107,8 @@ def passes(sequences: Sequence[Sequence[int]], known: Sequence[int]) -> Iterator
         sequences: [R] token ids.
         known: [R] tokens of each that are known at the start.
     """
-    waiting = [
-        Filled(index=index, known=known[index]) for index in sorted(range(len(sequences)), key=sequences.__getitem__)
-    ]
+    order = sorted(range(len(sequences)), key=lambda index: tuple(sequences[index]))
+    waiting = [Filled(index=index, known=known[index]) for index in order]
     while waiting:
         chosen: list[Filled] = []
         later: list[Filled] = []

@@ -15,6 +15,7 @@ from torch import Tensor
 from midcourse.engines.forward import RowBuffer
 
 _ROOT = -1
+_TOKEN_BITS = 32
 
 
 class PrefixCache:
@@ -31,8 +32,10 @@ class PrefixCache:
         """Forget everything and free the memory."""
         self._keys_values: Tensor | None = None  # [slots, layers, 2, key heads, head size]
         self._states: Tensor | None = None  # [slots, H]
-        self._slots: dict[tuple[int, int], int] = {}  # (slot of the token before, token) -> slot
-        self._names: OrderedDict[int, tuple[int, int]] = OrderedDict()  # the other way round, least recently used first
+        # A name is the slot of the token before and the token, as one number: pairs would keep the garbage collector
+        # busy. Name -> slot, and the other way round, least recently used first.
+        self._slots: dict[int, int] = {}
+        self._names: OrderedDict[int, int] = OrderedDict()
         self._with_state: set[int] = set()
         self._free: list[int] = []  # slots that were used before
 
@@ -49,7 +52,7 @@ class PrefixCache:
         slots: list[int] = []
         slot = _ROOT
         for position, token in enumerate(token_ids):
-            slot = self._slots.get((slot, token), _ROOT)
+            slot = self._slots.get(slot << _TOKEN_BITS | token, _ROOT)
             if slot == _ROOT or (position >= states_from and slot not in self._with_state):
                 break
             slots.append(slot)
@@ -72,9 +75,9 @@ class PrefixCache:
         slots = self.find(token_ids, states_from=len(token_ids))
         known = slots.copy()
         self._make_room(len(token_ids) - len(known), keep=known)
-        names: list[tuple[int, int]] = []
+        names: list[int] = []
         for token in token_ids[len(known) :]:
-            names.append((slots[-1] if slots else _ROOT, token))
+            names.append((slots[-1] if slots else _ROOT) << _TOKEN_BITS | token)
             slots.append(self._free.pop() if self._free else len(self._names) + len(names) - 1)
         for name, slot in zip(reversed(names), reversed(slots), strict=False):
             self._slots[name] = slot

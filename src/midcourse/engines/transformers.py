@@ -4,9 +4,9 @@ A batch is a snapshot of everything pending, taken when every participant has as
 barrier.py). It runs to its end before another one starts, and blocks the loop meanwhile: requests that arrive from
 then on wait for the next snapshot. Rows that end make room for the rest of the same snapshot, never for later
 arrivals, because when those come depends on threads. Within a snapshot requests are sorted by their content, so the
-order in which they came does not matter either; scores come before draws, so who goes on behind a text that is being
-scored finds it computed. A whole run is then bit for bit the same on one machine, whatever the
-environments' timing; requests of non-participants that arrive from threads are the exception.
+order in which they came does not matter either. A whole run is then bit for bit the same on one machine, whatever the
+environments' timing; requests of non-participants that arrive from threads are the exception. Scores come before draws:
+who goes on behind a text that is being scored finds it computed.
 
 One request's tokens do not depend on its batch: draws are keyed by (seed, position), and who shares the batch moves
 the probabilities by float rounding only.

@@ -116,6 +116,8 @@ def _token_before(
 
 def _common_length(left: str, right: str) -> int:
     """Return how many characters two texts begin with together."""
+    if right.startswith(left):  # nearly always; the loop is slow
+        return len(left)
     for position, (one, other) in enumerate(zip(left, right, strict=False)):
         if one != other:
             return position
