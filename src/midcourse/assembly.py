@@ -30,7 +30,7 @@ from midcourse.interventions.metering import CostLedger
 from midcourse.interventions.pipeline import InterventionConfig, InterventionPipeline
 from midcourse.interventions.roles import Roles
 from midcourse.interventions.speaker import SpeakerConfig
-from midcourse.methods.base import METHODS, Method, MethodConfig, RolloutTools, Speaker
+from midcourse.methods.base import METHODS, LearningMethod, Method, MethodConfig, RolloutTools, Speaker
 from midcourse.methods.grpo import roll_out
 from midcourse.nano.package import BUILT_IN_CHAT
 from midcourse.recording.settings import check_same_settings
@@ -340,6 +340,11 @@ async def collect_groups(
         tasks = parts.tools.environment.tasks(split)[:num_tasks]
         if not tasks:
             raise ConfigError(f"split {split!r} holds no task")
+        if isinstance(parts.method, LearningMethod):
+            from midcourse.training.trainer import run_facts
+
+            parts.method.begin(run_facts(parts.policy, seed=config.seed, updates=config.training.updates))
+            parts.method.begin_update(0, tasks)
         done = 0
 
         async def collect(task: Task) -> Group:

@@ -153,6 +153,7 @@ class Turn:
     results: Sequence[ToolResult] = ()
     intervention: InterventionRecord | None = None
     reviews: Sequence[ReviewRecord] = ()  # of the turn's chunks, in order
+    entropies: Sequence[float] = ()  # nats, to 4 decimals, of the draws of the draft in order; () where not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +271,7 @@ class Origin(StrEnum):
     INTERVENED = "intervened"
     SEMI_ON_POLICY = "semi_on_policy"  # rolled out under reviews, beside unaided members
     TEACHER = "teacher"  # a teacher wrote all of it
+    BRANCH = "branch"  # goes on from a turn of another rollout, or was drawn after the pool's rewards were seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +281,31 @@ class Member:
     trajectory: Trajectory
     origin: Origin = Origin.ROOT
     replaced: Trajectory | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchRecord:
+    """Rollouts that began together before one turn of another, why there, and what they brought.
+
+    Example: members 4 to 7 are four continuations of member 1 from its turn 2 on: parent 1, turn 2, rollouts
+    (4, 5, 6, 7). They hold the turns 0 and 1 of their parent, token by token.
+    """
+
+    parent: int | None  # the member that it began in; None: at the task's start
+    turn: int  # that the continuations write first; 0 at the start
+    rollouts: Sequence[int]  # places in the group's members, or in its extra where the branch was not kept
+    is_kept: bool = True
+    rule: str = ""  # who chose it: "warm_up", "controller", "exploration", or a method's own word
+    regime: str = ""
+    temperature: float = 1.0  # that the continuations were drawn at; their log-probabilities are at the rollout's
+    cell: int | None = None  # of the action space
+    entropy: float | None = None  # normalised, of the turn that had been written there
+    scalars: Sequence[float] = ()  # the ten of the state, see branching/state.py
+    hidden: Sequence[float] = ()  # [H] the policy's at the anchor, root mean square 1
+    predicted: float | None = None  # gain, before it was run
+    gained: float | None = None  # None where no reward came
+    chance: float | None = None  # gain to be expected of as many rollouts from the start, at the same cost
+    is_first_trial: bool = True  # at its anchor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,6 +334,9 @@ class Group:
     extra: Sequence[Trajectory] = ()
     cost: RolloutCost = field(default_factory=RolloutCost)
     phase: str = ""  # the part of its method's schedule that collected it; "" where the method has one part
+    branches: Sequence[BranchRecord] = ()  # in the order in which they were run
+    task_embedding: Sequence[float] = ()  # [E] root mean square 1; () where nobody asked
+    decisions: int = 0  # of a learned controller on this task, those to do nothing included
 
     def __post_init__(self) -> None:
         for member in self.members:
@@ -322,9 +352,9 @@ class Group:
 
     @property
     def rewards_before(self) -> list[float | None]:
-        """Rewards of the rollouts that the policy wrote alone: before any replacement, none by a judge or teacher."""
+        """Rewards of the rollouts that the policy began and wrote alone: before any replacement, none of a branch."""
         return [
             (member.replaced if member.replaced is not None else member.trajectory).reward
             for member in self.members
-            if member.origin not in (Origin.SEMI_ON_POLICY, Origin.TEACHER)
+            if member.origin not in (Origin.SEMI_ON_POLICY, Origin.TEACHER, Origin.BRANCH)
         ]

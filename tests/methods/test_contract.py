@@ -25,6 +25,8 @@ OTHER_OBJECTIVE = {"gspo"}
 def sized(name: str, size: int, **settings):
     """Return the method with groups of `size`."""
     config_class = METHODS[name]
+    if name == "rail":
+        return config_class(initial_rollouts=size, rollout_budget=size, **settings)
     if "group_size" in config_class.model_fields:
         return config_class(group_size=size, **settings)
     return config_class(on_policy_rollouts=size - size // 2, semi_on_policy_rollouts=size // 2, **settings)

@@ -11,15 +11,18 @@ from tests.evaluation.reviewed_run import collect, slips
 from tests.evaluation.synthetic_run import make_group
 
 from midcourse.assembly import FAILURE_METRICS
+from midcourse.branching.actions import GRIDS
+from midcourse.branching.skill import Skill
 from midcourse.config import register_all
 from midcourse.interventions.judge import JudgeConfig
 from midcourse.methods.base import METHODS, ScheduledMethod
 from midcourse.methods.mintrl import MInTRLConfig
 from midcourse.methods.mintrl_statistics import MInTRLStatistics
+from midcourse.methods.rail_statistics import rail_statistics
 from midcourse.methods.rti_statistics import RTIStatistics
 from midcourse.objectives.base import ObjectiveInputs
 from midcourse.recording.metrics import group_metrics
-from midcourse.types import InterventionOutcome, ReviewOutcome
+from midcourse.types import BranchRecord, Group, InterventionOutcome, Member, Origin, ReviewOutcome
 
 register_all()
 
@@ -44,6 +47,29 @@ def statistics_names():
     ]
 
 
+def branch_names():
+    """The names that RAIL's statistics can have, each of them where something was branched both ways."""
+    trajectory = make_group(random.Random(0), "b", 0.0, intervene=False).members[0].trajectory
+    records = [
+        BranchRecord(
+            parent=0,
+            turn=1,
+            rollouts=(1 + index,),
+            rule=rule,
+            cell=index,
+            entropy=0.1 * index,
+            predicted=0.1 * index,
+            gained=0.1 * index,
+            chance=0.0,
+        )
+        for index, rule in enumerate(("warm_up", "controller", "exploration"))
+    ]
+    members = (Member(trajectory=trajectory), *(Member(trajectory=trajectory, origin=Origin.BRANCH) for _ in records))
+    group = Group(group_id="b", task_id=trajectory.task_id, members=members, branches=records)
+    learned = [f"intervention/controller/window_{field.name}" for field in dataclasses.fields(Skill)]
+    return [*rail_statistics([group], names=GRIDS["3x3"].build().names), *learned]
+
+
 def literals():
     """Names that stand in the source as they are."""
     files = [*(ROOT / "src/midcourse/methods").glob("*.py"), *(ROOT / "src/midcourse/training").glob("*.py")]
@@ -64,6 +90,12 @@ def test_what_groups_are_measured_by():
 
 def test_statistics_of_methods():
     assert undocumented(statistics_names()) == []
+
+
+def test_statistics_of_branches():
+    names = branch_names()
+    assert {"intervention/gain_over_chance", "intervention/prediction/balanced_accuracy"} <= set(names)
+    assert undocumented(names) == []
 
 
 def test_names_in_the_source():
@@ -102,7 +134,13 @@ def test_objectives(name):
 
 
 def test_no_statistic_of_an_intervention_is_documented_that_is_not_there():
-    known = [*statistics_names(), *literals(), "intervention/perplexity_accepted", "intervention/perplexity_rejected"]
+    known = [
+        *statistics_names(),
+        *branch_names(),
+        *literals(),
+        "intervention/perplexity_accepted",
+        "intervention/perplexity_rejected",
+    ]
     stale = [
         name
         for name, pattern in PATTERNS.items()

@@ -23,6 +23,7 @@ class SamplingParams:
     stop_ids: Sequence[int] = ()  # the stop token is the completion's last token
     seed: int = 0  # draws of token i depend on (seed, first_draw + i) alone
     first_draw: int = 0  # tokens of the same text that were drawn by earlier requests: chunks then draw as one request
+    report_temperature: float | None = None  # > 0, of the log-probabilities and entropies; None: as drawn
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -35,6 +36,8 @@ class SamplingParams:
             raise ValueError(f"top_k must be >= 0 (0 is off): got {self.top_k}")
         if self.first_draw < 0:
             raise ValueError(f"first_draw must be >= 0: got {self.first_draw}")
+        if self.report_temperature is not None and self.report_temperature <= 0:
+            raise ValueError(f"report_temperature must be positive: got {self.report_temperature}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,7 @@ class Completion:
     """A sampled continuation; the stop token, where one came, is its last token."""
 
     token_ids: Sequence[int]  # [N]
-    logprobs: Sequence[float]  # [N] nats at the sampling temperature, before top-p and top-k
+    logprobs: Sequence[float]  # [N] nats at the reported temperature, before top-p and top-k
     entropies: Sequence[float]  # [N] nats, of the same distribution
     finish_reason: Literal["stop", "length"]
     policy_version: int

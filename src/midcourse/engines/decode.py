@@ -67,6 +67,7 @@ class _Running:
     num_prompt: int
     is_greedy: bool
     is_limited: bool  # by top-p or top-k
+    is_reported_otherwise: bool  # at another temperature than it is drawn at
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,6 +211,7 @@ class BatchRunner:
                     num_prompt=len(work.prompt_ids),
                     is_greedy=work.sampling.temperature == 0,
                     is_limited=work.sampling.top_p < 1 or work.sampling.top_k > 0,
+                    is_reported_otherwise=_reported(work.sampling) != (work.sampling.temperature or 1.0),
                 )
                 for index, work in admitted
             ],
@@ -217,6 +219,7 @@ class BatchRunner:
             stops=stops_RN.to(device),
             greedy=torch.tensor([item.temperature == 0 for item in settings], device=device),
             temperature=torch.tensor([item.temperature or 1.0 for item in settings], device=device),
+            reported=torch.tensor([_reported(item) for item in settings], device=device),
             top_p=torch.tensor([item.top_p for item in settings], dtype=torch.float64, device=device),
             top_k=torch.tensor(top_k, device=device),
             max_tokens=torch.tensor([item.max_tokens for item in settings], device=device),
@@ -250,9 +253,14 @@ class BatchRunner:
         begin = len(state.rows) - states_RH.shape[0]
         running = state.rows[begin:]
         rows = {name: value[begin:] for name, value in state.tensors.items()}
-        logprobs_RV = (self._head(states_RH).float() / rows["temperature"][:, None]).log_softmax(dim=-1)
+        logits_RV = self._head(states_RH).float()
+        logprobs_RV = (logits_RV / rows["temperature"][:, None]).log_softmax(dim=-1)
         probabilities_RV = logprobs_RV.exp()
-        entropy_R = entropy(logprobs_RV, probabilities_RV)
+        reported_RV, reported_probabilities_RV = logprobs_RV, probabilities_RV
+        if any(row.is_reported_otherwise for row in running):
+            reported_RV = (logits_RV / rows["reported"][:, None]).log_softmax(dim=-1)
+            reported_probabilities_RV = reported_RV.exp()
+        entropy_R = entropy(reported_RV, reported_probabilities_RV)
         if any(row.is_limited for row in running):
             limited_R = (rows["top_p"] < 1) | (rows["top_k"] < self.vocabulary_size)
             probabilities_RV[limited_R] = truncate(
@@ -262,7 +270,7 @@ class BatchRunner:
         token_R = draw(probabilities_RV, rows["uniforms"].gather(1, drawn_R1)[:, 0])
         if any(row.is_greedy for row in running):
             token_R = torch.where(rows["greedy"], logprobs_RV.argmax(dim=-1), token_R)
-        chosen_R1 = logprobs_RV.gather(1, token_R[:, None])
+        chosen_R1 = reported_RV.gather(1, token_R[:, None])
         rows["logprobs"].scatter_(1, drawn_R1, chosen_R1)
         rows["entropies"].scatter_(1, drawn_R1, entropy_R[:, None])
         rows["last"].copy_(token_R)
@@ -351,6 +359,11 @@ class BatchRunner:
             logprobs += logprobs_NV.gather(1, targets_N[part].to(device)[:, None])[:, 0].tolist()
             entropies += entropy(logprobs_NV, logprobs_NV.exp()).tolist()
         return logprobs, entropies
+
+
+def _reported(sampling: SamplingParams) -> float:
+    """Return the temperature of the log-probabilities that are asked for; at 0 they are those at 1."""
+    return sampling.report_temperature or sampling.temperature or 1.0
 
 
 def _same_width(first: Tensor, second: Tensor, value: float) -> tuple[Tensor, Tensor]:

@@ -109,8 +109,8 @@ class TransformersEngine:
     async def sample(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Completion:
         """Draw one continuation.
 
-        Log-probabilities and entropies are those at the sampling temperature before top-p and top-k; at temperature
-        0 the most likely token is taken and they are those at temperature 1.
+        Log-probabilities and entropies are those at the sampling temperature, or at the one that is to be reported,
+        before top-p and top-k; at temperature 0 the most likely token is taken and they are those at temperature 1.
 
         Raises:
             PromptTooLongError: prompt + max_tokens is over the context length.
@@ -122,7 +122,7 @@ class TransformersEngine:
         self._check_ids("stop id", sampling.stop_ids)
         self._check_length(len(prompt_ids), sampling.max_tokens, "max_tokens")
         draws = (sampling.seed, sampling.first_draw, sampling.max_tokens)
-        settings = (sampling.temperature, sampling.top_p, sampling.top_k)
+        settings = (sampling.temperature, sampling.report_temperature or 0.0, sampling.top_p, sampling.top_k)
         key = (1, tuple(prompt_ids), *draws, *settings, tuple(sampling.stop_ids))
         return await self._ask(key, SampleWork(prompt_ids=tuple(prompt_ids), sampling=sampling))
 

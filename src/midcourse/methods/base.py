@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from numpy.typing import NDArray
+
 from midcourse.engines.base import Engine, TextEngine
 from midcourse.environments.base import Environment, Task
 from midcourse.objectives.base import Objective
@@ -77,6 +79,41 @@ class ScheduledMethod(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take what `state` gave."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What a method that learns must know of a run before its first update."""
+
+    seed: int
+    updates: int  # of the whole run
+    hidden_size: int  # H of the policy
+    vocabulary_size: int  # tokens that the policy chooses from
+
+
+@runtime_checkable
+class LearningMethod(Protocol):
+    """A method that learns something of its own beside the policy. What it learned is part of a checkpoint."""
+
+    def begin(self, facts: RunFacts) -> None:
+        """Make ready for a run; a resumed one gets `load_state_dict` next."""
+        ...
+
+    def begin_update(self, update: int, tasks: Sequence[Task]) -> None:
+        """Decide what holds for a whole update, before its first rollout. A resumed update asks again."""
+        ...
+
+    def learn(self, groups: Sequence[Group], *, update: int) -> Mapping[str, float]:
+        """Take what an update brought, in the order of its tasks, and return metrics under intervention/."""
+        ...
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return everything that a resumed run must know, as flat arrays."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take what `state_dict` gave. Raises CheckpointError where it is not this method's."""
         ...
 
 

@@ -144,6 +144,7 @@ async def run_episode(
     step_hook: StepHook | None = None,
     turn_writer: TurnWriter | None = None,
     resume_from: tuple[Prefix | Trajectory, Episode] | None = None,
+    temperature_factor: float = 1.0,
 ) -> Trajectory:
     """Return one finished rollout of `task`, scored or failed; a failed one keeps its tokens.
 
@@ -166,14 +167,23 @@ async def run_episode(
         resume_from: tokens to go on from and the environment's episode in the state that they led to, which is then
             closed here. The tokens end in a generation prompt (`fork`) or within a turn (`cut`), which is then
             written on; a hook replaces only what was written on.
+        temperature_factor: times the temperature, for the draws alone: log-probabilities stay at `config.temperature`.
 
     Raises:
-        ValueError: both a hook and a writer; `resume_from` ends in a finished turn without its answer, was sampled at
-            another temperature, or is of another task; a hook's replacement does not end in a stop token.
+        ValueError: both a hook and a writer; a factor that is not positive, or one beside a writer, which draws by
+            itself; `resume_from` ends in a finished turn without its answer, was sampled at another temperature, or
+            is of another task; a hook's replacement does not end in a stop token.
     """
     if step_hook is not None and turn_writer is not None:
         raise ValueError(f"task {task.task_id!r}: a rollout has a step hook or a turn writer, not both")
-    rollout = _Rollout(task, engine, chat, environment, config, key, step_hook, turn_writer, resume_from)
+    if not temperature_factor > 0 or (turn_writer is not None and temperature_factor != 1):
+        raise ValueError(
+            f"task {task.task_id!r}: temperature_factor must be positive, and 1 beside a turn writer: "
+            f"got {temperature_factor}"
+        )
+    rollout = _Rollout(
+        task, engine, chat, environment, config, key, step_hook, turn_writer, resume_from, temperature_factor
+    )
     with engine.participant():
         return await rollout.run()
 
@@ -200,9 +210,11 @@ class _Rollout:
         step_hook: StepHook | None,
         turn_writer: TurnWriter | None,
         resume_from: tuple[Prefix | Trajectory, Episode] | None,
+        temperature_factor: float,
     ) -> None:
         self.task, self.engine, self.chat, self.environment = task, engine, chat, environment
         self.config, self.key, self.step_hook, self.turn_writer = config, key, step_hook, turn_writer
+        self.temperature_factor = temperature_factor
         self.worker = DaemonWorker()
         self.episode: Episode | None = None
         if resume_from is None:
@@ -349,7 +361,13 @@ class _Rollout:
         else:
             self._extend_with_replacement(decision, drafted_by=completion.policy_version)
             message, truncated = self.chat.parse([*begun_ids, *decision.token_ids]), False
-        turn = Turn(start=start, end=len(self.prefix.token_ids), message=message, intervention=decision.record)
+        turn = Turn(
+            start=start,
+            end=len(self.prefix.token_ids),
+            message=message,
+            intervention=decision.record,
+            entropies=() if begun_ids else tuple(round(entropy, 4) for entropy in completion.entropies),
+        )
         return turn, not truncated
 
     def _extend_with_replacement(self, decision: StepDecision, *, drafted_by: int) -> None:
@@ -372,7 +390,8 @@ class _Rollout:
     async def _sample(self, turn_index: int) -> Completion:
         sampling = SamplingParams(
             max_tokens=self.config.max_turn_tokens,
-            temperature=self.config.temperature,
+            temperature=self.config.temperature * self.temperature_factor,
+            report_temperature=None if self.temperature_factor == 1 else self.config.temperature,
             top_p=self.config.top_p,
             top_k=self.config.top_k,
             stop_ids=tuple(self.chat.stop_ids),

@@ -1,7 +1,8 @@
 """Checkpoints that are whole or not there: written beside their place, synced, renamed, checked when read.
 
 checkpoints/step_U/: model/ (as transformers' from_pretrained takes it), optimizer.safetensors (moments and generator
-states), state.json (scalars), manifest.json (SHA-256 of every file, written last).
+states), method.safetensors (what a method learned beside the policy, if it does), state.json (scalars), manifest.json
+(SHA-256 of every file, written last).
 """
 
 import hashlib
@@ -11,12 +12,15 @@ import re
 import shutil
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
+from safetensors.numpy import load_file as load_arrays
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 
 from midcourse.errors import CheckpointError
@@ -26,6 +30,7 @@ from midcourse.training.update import UpdateCounters, Updater
 
 _STEP = re.compile(r"step_(\d+)")
 _MANIFEST = "manifest.json"
+_METHOD = "method.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,7 @@ class TrainingState:
     data: Mapping[str, int]
     settings: Mapping[str, str] = field(default_factory=dict[str, str])  # key -> value, as TOML writes it
     method: Mapping[str, Any] = field(default_factory=dict[str, Any])  # see ScheduledMethod.state
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])  # of a LearningMethod
 
 
 def save_checkpoint(folder: Path, *, policy: Policy, updater: Updater, state: TrainingState, keep: int) -> Path:
@@ -81,7 +87,8 @@ def load_checkpoint(path: Path, *, policy: Policy, updater: Updater) -> Training
         policy.model.load_state_dict(stored.state_dict())
         _restore_moments(updater, tensors)
         updater.counters = UpdateCounters(**scalars["counters"])
-        state = TrainingState(**scalars["state"])
+        arrays = load_arrays(path / _METHOD) if (path / _METHOD).exists() else {}
+        state = replace(TrainingState(**scalars["state"]), arrays=arrays)
     except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"checkpoint {path} does not fit this run: {error}") from error
     torch.set_rng_state(tensors["generator/cpu"])
@@ -148,7 +155,9 @@ def _write_parts(partial: Path, policy: Policy, updater: Updater, state: Trainin
     if policy.tokenizer is not None:
         policy.tokenizer.save_pretrained(partial / "model")
     save_file(_state_tensors(policy, updater), partial / "optimizer.safetensors")
-    scalars = {"state": asdict(state), "counters": asdict(updater.counters)}
+    if state.arrays:
+        save_arrays(dict(state.arrays), partial / _METHOD)
+    scalars = {"state": asdict(replace(state, arrays={})), "counters": asdict(updater.counters)}
     _write_synced(partial / "state.json", scalars)
 
 

@@ -23,7 +23,7 @@ import torch
 from midcourse.engines.base import EngineUsage
 from midcourse.environments.base import Task
 from midcourse.errors import ConfigError, OccupiedError
-from midcourse.methods.base import Method, RolloutTools, ScheduledMethod
+from midcourse.methods.base import LearningMethod, Method, RolloutTools, RunFacts, ScheduledMethod
 from midcourse.recording.journal import Journal
 from midcourse.recording.metrics import group_metrics
 from midcourse.recording.settings import check_same_settings
@@ -190,6 +190,8 @@ class _Run:
         self.journal = Journal(folder / "journal")
         self.updater = Updater(parts.policy, parts.method.objective, config)
         self.data = {"num_tasks": len(parts.tasks), "tasks_per_update": config.tasks_per_update, "seed": seed}
+        if isinstance(parts.method, LearningMethod):
+            parts.method.begin(run_facts(parts.policy, seed=seed, updates=config.updates))
 
     def begin(self, *, resume: bool) -> int:
         """Return the updates that are done, with their weights in place and the record cut back to them."""
@@ -214,6 +216,8 @@ class _Run:
         self.parts.recorder.truncate_after(state.update)
         if isinstance(self.parts.method, ScheduledMethod):
             self.parts.method.restore(state.method)
+        if isinstance(self.parts.method, LearningMethod):
+            self.parts.method.load_state_dict(state.arrays)
         return state.update
 
     async def advance(self, update: int, tasks: Sequence[Task]) -> None:
@@ -222,6 +226,8 @@ class _Run:
         if isinstance(method, ScheduledMethod):
             phase = method.phase(update)
             self.updater.enter(phase, method.objective_in(phase))
+        if isinstance(method, LearningMethod):
+            method.begin_update(update, tasks)
         started, asked = time.monotonic(), self.parts.tools.engine.usage()
         groups = await self.collect(update, tasks)
         collected = time.monotonic()
@@ -238,6 +244,10 @@ class _Run:
         }
         if isinstance(method, ScheduledMethod):
             method.finish_update(groups)
+        if isinstance(method, LearningMethod):
+            learning = time.monotonic()
+            metrics |= method.learn(groups, update=update)
+            metrics["time/learn"] = time.monotonic() - learning
         self.parts.recorder.write_groups(update, groups)
         self.parts.recorder.write_metrics(update, metrics)
         if self.parts.progress is not None:
@@ -286,7 +296,13 @@ class _Run:
         """Write a checkpoint; the journal of what it holds is not needed any more."""
         method = self.parts.method
         kept = method.state() if isinstance(method, ScheduledMethod) else {}
-        state = TrainingState(update=update, data=self.data, settings=self.parts.settings, method=kept)
+        state = TrainingState(
+            update=update,
+            data=self.data,
+            settings=self.parts.settings,
+            method=kept,
+            arrays=method.state_dict() if isinstance(method, LearningMethod) else {},
+        )
         save_checkpoint(
             self.checkpoints,
             policy=self.parts.policy,
@@ -295,6 +311,12 @@ class _Run:
             keep=self.config.keep_checkpoints,
         )
         self.journal.drop_up_to(update)
+
+
+def run_facts(policy: Policy, *, seed: int, updates: int) -> RunFacts:
+    """Return what a method that learns is told of a run."""
+    config = policy.model.config.get_text_config()
+    return RunFacts(seed=seed, updates=updates, hidden_size=config.hidden_size, vocabulary_size=config.vocab_size)
 
 
 def _timed(metrics: Mapping[str, float]) -> dict[str, float]:
