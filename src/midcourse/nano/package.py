@@ -110,7 +110,42 @@ class ArithmeticPolicy(BuiltIn):
         return Demonstrator(ArithmeticChatFormat(), DemonstrationConfig(), seed=seed)
 
 
-BUILT_IN: Mapping[str, BuiltIn] = {policy.path: policy for policy in (NavigationPolicy(), ArithmeticPolicy())}
+class TableWorldPolicy(BuiltIn):
+    """For the table world."""
+
+    path, chat, package = "nano-table-world", "tables", "midcourse.nano.table_world"
+    training: Mapping[str, Any] = {
+        "context": 256,
+        "layers": 3,
+        "intermediate_size": 256,
+        "steps": 1500,
+        "batch_tokens": 2048,
+    }
+
+    @property
+    def vocabulary(self) -> Sequence[str]:
+        """Its tokens; the first is padding."""
+        from midcourse.nano.table_world.chat import VOCABULARY
+
+        return VOCABULARY
+
+    def chat_format(self) -> ChatFormat:
+        """Return how it writes turns."""
+        from midcourse.nano.table_world.chat import TableChatFormat
+
+        return TableChatFormat()
+
+    def demonstrations(self, seed: int) -> "DocumentSource":
+        """Return what its warm start learns from."""
+        from midcourse.nano.table_world.chat import TableChatFormat
+        from midcourse.nano.table_world.demonstrations import DemonstrationConfig, Demonstrator
+
+        return Demonstrator(TableChatFormat(), DemonstrationConfig(), seed=seed)
+
+
+BUILT_IN: Mapping[str, BuiltIn] = {
+    policy.path: policy for policy in (NavigationPolicy(), ArithmeticPolicy(), TableWorldPolicy())
+}
 """policy.path -> policy."""
 BUILT_IN_CHAT: Mapping[str, BuiltIn] = {policy.chat: policy for policy in BUILT_IN.values()}
 """policy.chat -> policy."""

@@ -79,6 +79,27 @@ def arithmetic_settings(method: str, *, seed: int, updates: int, folder: Path) -
     }
 
 
+def table_world_settings(method: str, *, seed: int, updates: int, folder: Path) -> dict[str, Any]:
+    """Return the settings of a run on the table world: the same for every method but for its name."""
+    return {
+        "seed": seed,
+        "output": str(folder),
+        "policy": {"path": "nano-table-world", "chat": "tables"},
+        "environment": {"name": "table_world", "hard_fraction": HARD_FRACTION},
+        "rollout": {"temperature": 0.8, "max_turn_tokens": 16},
+        "method": {"name": method},
+        "training": {
+            "updates": updates,
+            "tasks_per_update": 8,
+            "learning_rate": 2e-4,
+            "weight_decay": 0.0,
+            "checkpoint_every": 10,
+            "micro_batch_tokens": 4096,
+        },
+        "evaluation": {"attempts": 4, "splits": ["test", "ood"], "every": max(1, updates // 2), "max_tasks": 60},
+    }
+
+
 WORLDS: Mapping[str, Callable[..., dict[str, Any]]] = dict.fromkeys(("mintrl", "opd", "sft_grpo"), arithmetic_settings)
 """Method -> the settings of its world; methods that are not here are shown on Navigation."""
 

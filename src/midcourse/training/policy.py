@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NANO = "nano"
-ChatName = Literal["compact", "digits", "chatml", "template"]
+ChatName = Literal["compact", "digits", "tables", "chatml", "template"]
 EXPECTED_PATH = (
     'a folder with config.json and model.safetensors, a hub name such as "Qwen/Qwen3-0.6B", "nano" or "nano-arithmetic"'
 )
@@ -34,9 +34,9 @@ class PolicyConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     path: str = NANO
-    """`nano` or `nano-arithmetic`: models that ship; else a folder or a hub name that transformers can load."""
+    """`nano`, `nano-arithmetic`, `nano-table-world`: built in; else a folder or hub name that transformers can load."""
     chat: ChatName = "compact"
-    """How turns are written: nano's form, nano-arithmetic's, ChatML with Hermes tool calls, the model's template."""
+    """How turns are written: nano's, -arithmetic's and -table-world's forms, ChatML with Hermes calls, the template."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the weights live; auto takes a GPU if there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"

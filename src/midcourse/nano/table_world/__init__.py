@@ -1,0 +1,1 @@
+"""The policy for the table world: words and pieces of SQL, turns, demonstrations."""

@@ -1,0 +1,34 @@
+"""A closed vocabulary of words, numbers and pieces of SQL, which may hold spaces: what is always written together."""
+
+import re
+from collections.abc import Sequence
+
+from midcourse.nano.tokenizer import UNKNOWN
+
+
+class PieceTokenizer:
+    """Text <-> ids: cut into the longest pieces that there are; white space that belongs to none is dropped."""
+
+    def __init__(self, vocabulary: Sequence[str]) -> None:
+        self.vocabulary = tuple(vocabulary)
+        self.ids = {piece: index for index, piece in enumerate(self.vocabulary)}
+        longest_first = sorted(self.vocabulary, key=len, reverse=True)
+        self._pieces = re.compile("|".join((*map(re.escape, longest_first), r"\s+", ".")), re.DOTALL)
+
+    def encode(self, text: str) -> list[int]:
+        """Return ids; each character that no piece holds becomes the unknown token."""
+        unknown = self.ids[UNKNOWN]
+        pieces = self._pieces.findall(text)
+        return [self.ids.get(piece, unknown) for piece in pieces if piece in self.ids or not piece.isspace()]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text, with a space between two pieces that touch with letters or digits.
+
+        `encode(decode(ids)) == ids` for every sequence without two pieces that would merge.
+        """
+        text = ""
+        for token_id in token_ids:
+            piece = self.vocabulary[token_id]
+            spaced = text[-1:].isalnum() and piece[0].isalnum()
+            text += f" {piece}" if spaced else piece
+        return text
