@@ -100,6 +100,7 @@ async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
         environment=environment,
         rollout=config.rollout,
         role_engines=role_engines,
+        vocabulary_size=policy.model.config.get_text_config().vocab_size,
         judge=_judge(config, policy),
     )
     try:

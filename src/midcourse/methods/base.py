@@ -33,6 +33,7 @@ class RolloutTools:
     environment: Environment
     rollout: RolloutConfig
     role_engines: Mapping[str, TextEngine] = field(default_factory=dict)  # role ("validator", "judge", ...) -> engine
+    vocabulary_size: int = 0  # tokens that the policy chooses from; 0: not known, and no entropy can be normalised
     judge: Speaker | None = None  # pi_JI: a frozen copy of the policy or another model, to judge or to teach
 
 
@@ -89,7 +90,6 @@ class RunFacts:
     seed: int
     updates: int  # of the whole run
     hidden_size: int  # H of the policy
-    vocabulary_size: int  # tokens that the policy chooses from
 
 
 @runtime_checkable

@@ -112,20 +112,19 @@ class RAIL:
         self.objective = ClippedObjective(config.objective)
         self.space = config.space.build()
         self._seen = set(config.controller.without_features)
-        self._facts: RunFacts | None = None
+        self._learner: tuple[RecoverabilityController, Promotion] | None = None
         self._is_live = False
 
     def begin(self, facts: RunFacts) -> None:
         """Build the controller for a run."""
-        self._facts = facts
-        self.controller = RecoverabilityController(
+        controller = RecoverabilityController(
             self.config.controller,
             self.space,
             hidden_size=0 if "hidden" in self._seen else facts.hidden_size,
             embedding_size=0 if "task_embedding" in self._seen else facts.hidden_size,
             seed=facts.seed,
         )
-        self.promotion = Promotion(self.config.promotion, total_updates=facts.updates)
+        self._learner = (controller, Promotion(self.config.promotion, total_updates=facts.updates))
 
     def begin_update(self, update: int, tasks: Sequence[Task]) -> None:
         """Say who decides in this update: the rule, or the controller."""
@@ -193,15 +192,20 @@ class RAIL:
         self.promotion.load_state_dict(part("promotion/"))
 
     @property
-    def facts(self) -> RunFacts:
-        """What the run is like.
+    def controller(self) -> RecoverabilityController:
+        """Who decides once live. Raises ConfigError before `begin`."""
+        return self._begun[0]
 
-        Raises:
-            ConfigError: `begin` was not called.
-        """
-        if self._facts is None:
-            raise ConfigError("rail: a task can be branched only after `begin`")
-        return self._facts
+    @property
+    def promotion(self) -> Promotion:
+        """Says when that is. Raises ConfigError before `begin`."""
+        return self._begun[1]
+
+    @property
+    def _begun(self) -> tuple[RecoverabilityController, Promotion]:
+        if self._learner is None:
+            raise ConfigError("rail: nothing can be branched before `begin`, which builds the controller")
+        return self._learner
 
     @property
     def wants_hidden(self) -> bool:
@@ -267,7 +271,7 @@ class _Growth:
             await self._embed_task()
         policy = MeteredEngine(self.tools.engine, purpose="policy", ledger=self.ledger)
         drawn = await self.pool.draw(Place(), self.config.initial_rollouts, Continuing(engine=policy))
-        self.pool.keep(Place(), drawn, origin=Origin.ROOT)
+        self.pool.keep(drawn, origin=Origin.ROOT)
 
     async def branch_by_rule(self) -> None:
         """Shadow: at the most uncertain turns, counts in increasing order, while the pool's mean nears 0.5 (B.3.4)."""
@@ -343,13 +347,12 @@ class _Growth:
         """Draw a branch, keep it or not, write it down; return whether it was kept."""
         action, before = prediction.action, self.pool.rewards
         drawn = await self.pool.draw(place, action.rollouts, self._continuing(action.regime))
-        rewards = [trajectory.reward for trajectory in drawn]
-        kept = rule != WARM_UP or is_kept(before, rewards, self.config.gain)
+        kept = rule != WARM_UP or is_kept(before, drawn.rewards, self.config.gain)
         self.pool.branches.append(
             BranchRecord(
                 parent=place.parent,
                 turn=place.turn,
-                rollouts=self.pool.keep(place, drawn) if kept else self.pool.reject(drawn),
+                rollouts=self.pool.keep(drawn) if kept else self.pool.reject(drawn),
                 is_kept=kept,
                 rule=rule,
                 regime=action.regime.name,
@@ -359,7 +362,7 @@ class _Growth:
                 scalars=tuple(prediction.state.scalars.tolist()),
                 hidden=tuple(prediction.state.hidden.tolist()),
                 predicted=prediction.gain,
-                gained=realized_gain(before, rewards, action, self.config.gain),
+                gained=realized_gain(before, drawn.rewards, action, self.config.gain),
                 chance=_chance(before, action, self.config.gain),
                 is_first_trial=is_first_trial,
             )
@@ -394,13 +397,13 @@ class _Growth:
         entropies = [entropy for turn in trajectory.turns for entropy in turn.entropies]
         return PoolRollout(
             reward=trajectory.reward,
-            entropy=normalized_entropy(entropies, self.method.facts.vocabulary_size),
+            entropy=normalized_entropy(entropies, self.tools.vocabulary_size),
             tool_calls=tuple(call.name for turn in trajectory.turns for call in turn.message.tool_calls),
         )
 
     def _entropy(self, place: Place) -> float:
         trajectory, turn = self.pool.turn_at(place)
-        return anchor_entropy(trajectory.turns[turn].entropies, self.method.facts.vocabulary_size)
+        return anchor_entropy(trajectory.turns[turn].entropies, self.tools.vocabulary_size)
 
     async def _anchors(self, places: Sequence[Place]) -> list[tuple[Place, Anchor]]:
         hidden = await asyncio.gather(*map(self._hidden, places))

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from midcourse.branching.lineage import Lineage
 from midcourse.engines.base import Engine
 from midcourse.environments.base import Environment, Task
 from midcourse.environments.replay import replayed
@@ -37,9 +38,23 @@ class Place:
     turn: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Continuations of one place that nobody has decided on yet."""
+
+    place: Place
+    first_attempt: int  # numbers of the attempts: this one and those that follow it
+    trajectories: Sequence[Trajectory]
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """Of the continuations."""
+        return [trajectory.reward for trajectory in self.trajectories]
+
+
 @dataclass(slots=True, kw_only=True)
 class RolloutPool:
-    """The rollouts of one task, in the order in which they were asked for. `extra`: drawn, and not kept."""
+    """The rollouts of one task. `members` are kept, in the order of `keep`; `extra` were drawn and are not."""
 
     task: Task
     chat: ChatFormat
@@ -49,32 +64,38 @@ class RolloutPool:
     members: list[Member] = field(default_factory=list[Member])
     extra: list[Trajectory] = field(default_factory=list[Trajectory])
     branches: list[BranchRecord] = field(default_factory=list[BranchRecord])
+    parents: list[int | None] = field(default_factory=list[int | None])  # of each member
     own_turns: list[int] = field(default_factory=list[int])  # of each member: the first turn that is not its parent's
+    used: int = 0  # rollouts asked for so far, those that were not kept included
     _worlds: list[int] = field(default_factory=list[int])  # of each member: the attempt whose episode it goes on with
-
-    @property
-    def used(self) -> int:
-        """Rollouts drawn so far, those that were not kept included."""
-        return len(self.members) + len(self.extra)
 
     @property
     def rewards(self) -> list[float | None]:
         """Of the members."""
         return [member.trajectory.reward for member in self.members]
 
-    async def draw(self, place: Place, count: int, continuing: Continuing) -> list[Trajectory]:
+    @property
+    def lineage(self) -> Lineage:
+        """Which member wrote which turn."""
+        return Lineage(parents=tuple(self.parents), forks=tuple(self.own_turns))
+
+    async def draw(self, place: Place, count: int, continuing: Continuing) -> Drawn:
         """Return `count` fresh continuations from `place` on, run together; `keep` or `reject` them.
+
+        Attempts are numbered in the order of the calls, so calls may run side by side.
 
         Raises:
             ValueError: there is no such turn.
         """
         parent = None if place.parent is None else self.members[place.parent].trajectory
         prefix = None if parent is None else fork(parent, place.turn)
-        world = replace(self.key, attempt=self._world(place, self.used)).turn_seed(0, "environment")
+        first = self.used
+        self.used += count
 
         async def one(attempt: int) -> Trajectory:
             resume_from = None
             if prefix is not None:
+                world = replace(self.key, attempt=self._world(place, attempt)).turn_seed(0, "environment")
                 episode = replayed(self.environment, self.task, seed=world, turns=prefix.turns)
                 resume_from = (prefix, episode)
             return await run_episode(
@@ -89,21 +110,23 @@ class RolloutPool:
                 temperature_factor=continuing.temperature_factor,
             )
 
-        return await asyncio.gather(*(one(self.used + index) for index in range(count)))
+        trajectories = await asyncio.gather(*(one(first + index) for index in range(count)))
+        return Drawn(place=place, first_attempt=first, trajectories=trajectories)
 
-    def keep(self, place: Place, drawn: Sequence[Trajectory], *, origin: Origin = Origin.BRANCH) -> tuple[int, ...]:
+    def keep(self, drawn: Drawn, *, origin: Origin = Origin.BRANCH) -> tuple[int, ...]:
         """Make the continuations members and return their places."""
-        first, number = len(self.members), self.used
-        for index, trajectory in enumerate(drawn):
+        first = len(self.members)
+        for index, trajectory in enumerate(drawn.trajectories):
             self.members.append(Member(trajectory=trajectory, origin=origin))
-            self.own_turns.append(place.turn)
-            self._worlds.append(self._world(place, number + index))
+            self.parents.append(drawn.place.parent)
+            self.own_turns.append(drawn.place.turn)
+            self._worlds.append(self._world(drawn.place, drawn.first_attempt + index))
         return tuple(range(first, len(self.members)))
 
-    def reject(self, drawn: Sequence[Trajectory]) -> tuple[int, ...]:
+    def reject(self, drawn: Drawn) -> tuple[int, ...]:
         """Put the continuations beside the pool and return their places there."""
         first = len(self.extra)
-        self.extra.extend(drawn)
+        self.extra.extend(drawn.trajectories)
         return tuple(range(first, len(self.extra)))
 
     def places(self, members: Sequence[int]) -> list[Place]:

@@ -315,8 +315,7 @@ class _Run:
 
 def run_facts(policy: Policy, *, seed: int, updates: int) -> RunFacts:
     """Return what a method that learns is told of a run."""
-    config = policy.model.config.get_text_config()
-    return RunFacts(seed=seed, updates=updates, hidden_size=config.hidden_size, vocabulary_size=config.vocab_size)
+    return RunFacts(seed=seed, updates=updates, hidden_size=policy.model.config.get_text_config().hidden_size)
 
 
 def _timed(metrics: Mapping[str, float]) -> dict[str, float]:
