@@ -344,7 +344,7 @@ async def collect_groups(
         if isinstance(parts.method, LearningMethod):
             from midcourse.training.trainer import run_facts
 
-            parts.method.begin(run_facts(parts.policy, seed=config.seed, updates=config.training.updates))
+            parts.method.begin(run_facts(parts.policy, tasks, seed=config.seed, updates=config.training.updates))
             parts.method.begin_update(0, tasks)
         done = 0
 

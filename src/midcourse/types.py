@@ -337,6 +337,7 @@ class Group:
     branches: Sequence[BranchRecord] = ()  # in the order in which they were run
     task_embedding: Sequence[float] = ()  # [E] root mean square 1; () where nobody asked
     decisions: int = 0  # of a learned controller on this task, those to do nothing included
+    measured: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])  # for a LearningMethod
 
     def __post_init__(self) -> None:
         for member in self.members:

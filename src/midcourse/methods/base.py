@@ -90,6 +90,7 @@ class RunFacts:
     seed: int
     updates: int  # of the whole run
     hidden_size: int  # H of the policy
+    tasks: Sequence[Task]  # that the run draws from
 
 
 @runtime_checkable

@@ -86,7 +86,10 @@ class RAILConfig(BaseModel):
             )
         kinds = {regime.kind for regime in self.space.build().regimes}
         if unknown := sorted(kinds - {SAMPLE, REPAIR}):
-            raise ConfigError(f"space.regimes: nobody makes continuations of kind {', '.join(unknown)}")
+            raise ConfigError(
+                f"space.regimes = {list(self.space.regimes)}: nobody makes continuations of kind {', '.join(unknown)}; "
+                f"expected {SAMPLE} or {REPAIR}"
+            )
         if (REPAIR in kinds) != (self.repair is not None):
             raise ConfigError(
                 "repair: give its settings where space.regimes holds a regime that repairs, and only there: "
@@ -286,7 +289,7 @@ class _Growth:
                 (state,) = self._states([anchor])
                 # Before anything is drawn: the prediction must not know the outcome.
                 prediction = self.method.controller.predict(state, action, update=self.pool.key.update)
-                kept = await self._run(place, anchor, prediction, rule=WARM_UP, is_first_trial=trials_done == 0)
+                kept = await self._run(place, anchor, prediction, rule=WARM_UP)
                 if not kept:
                     self.failed_anchors += trials_done == 0
                     break
@@ -313,7 +316,7 @@ class _Growth:
             place, anchor = anchors[decision.anchor]
             rule = EXPLORATION if decision.choice.is_exploration else CONTROLLER
             first = len(self.pool.members)
-            await self._run(place, anchor, decision.choice, rule=rule, is_first_trial=True)
+            await self._run(place, anchor, decision.choice, rule=rule)
             gained = self.pool.branches[-1].gained
             self.failed_anchors += gained is None or gained <= 0
             anchors += await self._anchors(self.pool.places(range(first, len(self.pool.members))))
@@ -341,9 +344,7 @@ class _Growth:
             decisions=self.decisions,
         )
 
-    async def _run(
-        self, place: Place, anchor: Anchor, prediction: Prediction, *, rule: str, is_first_trial: bool
-    ) -> bool:
+    async def _run(self, place: Place, anchor: Anchor, prediction: Prediction, *, rule: str) -> bool:
         """Draw a branch, keep it or not, write it down; return whether it was kept."""
         action, before = prediction.action, self.pool.rewards
         drawn = await self.pool.draw(place, action.rollouts, self._continuing(action.regime))
@@ -364,7 +365,9 @@ class _Growth:
                 predicted=prediction.gain,
                 gained=realized_gain(before, drawn.rewards, action, self.config.gain),
                 chance=_chance(before, action, self.config.gain),
-                is_first_trial=is_first_trial,
+                is_first_trial=all(
+                    (earlier.parent, earlier.turn) != (place.parent, place.turn) for earlier in self.pool.branches
+                ),
             )
         )
         return kept

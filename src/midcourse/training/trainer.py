@@ -191,7 +191,7 @@ class _Run:
         self.updater = Updater(parts.policy, parts.method.objective, config)
         self.data = {"num_tasks": len(parts.tasks), "tasks_per_update": config.tasks_per_update, "seed": seed}
         if isinstance(parts.method, LearningMethod):
-            parts.method.begin(run_facts(parts.policy, seed=seed, updates=config.updates))
+            parts.method.begin(run_facts(parts.policy, parts.tasks, seed=seed, updates=config.updates))
 
     def begin(self, *, resume: bool) -> int:
         """Return the updates that are done, with their weights in place and the record cut back to them."""
@@ -313,9 +313,10 @@ class _Run:
         self.journal.drop_up_to(update)
 
 
-def run_facts(policy: Policy, *, seed: int, updates: int) -> RunFacts:
+def run_facts(policy: Policy, tasks: Sequence[Task], *, seed: int, updates: int) -> RunFacts:
     """Return what a method that learns is told of a run."""
-    return RunFacts(seed=seed, updates=updates, hidden_size=policy.model.config.get_text_config().hidden_size)
+    hidden_size = policy.model.config.get_text_config().hidden_size
+    return RunFacts(seed=seed, updates=updates, hidden_size=hidden_size, tasks=tasks)
 
 
 def _timed(metrics: Mapping[str, float]) -> dict[str, float]:
