@@ -254,7 +254,6 @@ class _Growth:
         limit = tools.rollout.max_turns
         self.max_rounds = tools.environment.max_turns if limit is None else min(limit, tools.environment.max_turns)
         self.embedding = nothing()
-        self.failed_anchors = 0
         self.decisions = 0
         self._records: list[PoolRollout] = []  # of the members, as far as they were looked at
 
@@ -262,6 +261,13 @@ class _Growth:
     def remaining(self) -> int:
         """Rollouts left of the budget."""
         return self.config.rollout_budget - self.pool.used
+
+    @property
+    def failed_anchors(self) -> int:
+        """Anchors at which no branch so far brought a gain."""
+        tried = {(record.parent, record.turn) for record in self.pool.branches}
+        gained = {(r.parent, r.turn) for r in self.pool.branches if r.gained is not None and r.gained > 0}
+        return len(tried - gained)
 
     @property
     def can_branch(self) -> bool:
@@ -289,9 +295,7 @@ class _Growth:
                 (state,) = self._states([anchor])
                 # Before anything is drawn: the prediction must not know the outcome.
                 prediction = self.method.controller.predict(state, action, update=self.pool.key.update)
-                kept = await self._run(place, anchor, prediction, rule=WARM_UP)
-                if not kept:
-                    self.failed_anchors += trials_done == 0
+                if not await self._run(place, anchor, prediction, rule=WARM_UP):
                     break
                 trials_done += 1
 
@@ -317,8 +321,6 @@ class _Growth:
             rule = EXPLORATION if decision.choice.is_exploration else CONTROLLER
             first = len(self.pool.members)
             await self._run(place, anchor, decision.choice, rule=rule)
-            gained = self.pool.branches[-1].gained
-            self.failed_anchors += gained is None or gained <= 0
             anchors += await self._anchors(self.pool.places(range(first, len(self.pool.members))))
 
     def group(self) -> Group:
