@@ -26,17 +26,16 @@ _NUMBER = re.compile(
 @dataclass(frozen=True, slots=True)
 class _Number:
     value: Decimal
-    unit: Decimal  # of the last digit written: 0.1 for 147.0
     is_percentage: bool
 
 
-def answer_matches(answer: str, reference: str, *, is_rounded: bool = False) -> bool:
+def answer_matches(answer: str, reference: str, *, decimals: int | None = None) -> bool:
     """Return whether an answer says what the reference says.
 
     Args:
         answer: the policy's text. Currency may stand with it or not; a percent sign only where the reference has one.
         reference: a number with or without unit, a date, or a word.
-        is_rounded: whether the reference is a number that was rounded to the digits it is written with.
+        decimals: digits after the point that the reference was rounded to, which it may write fewer of; None: it was not.
     """
     if len(answer) > MAX_CHARACTERS:
         return False
@@ -47,8 +46,8 @@ def answer_matches(answer: str, reference: str, *, is_rounded: bool = False) -> 
     if given is None or (given.is_percentage and not wanted.is_percentage):
         return False
     slack = EXACT * max(Decimal(1), abs(wanted.value))
-    if is_rounded:
-        slack += wanted.unit / 2
+    if decimals is not None:
+        slack += Decimal(5).scaleb(-decimals - 1)
     return abs(given.value - wanted.value) <= slack
 
 
@@ -64,5 +63,4 @@ def _number(text: str) -> _Number | None:
         return None
     digits = found["digits"].replace(",", "")
     value = Decimal(f"{found['sign']}{digits}{found['exponent'] or ''}")
-    unit = Decimal(1).scaleb(-len(digits.partition(".")[2]))
-    return _Number(value=value, unit=unit, is_percentage=found["unit"] in ("%", "percent"))
+    return _Number(value=value, is_percentage=found["unit"] in ("%", "percent"))

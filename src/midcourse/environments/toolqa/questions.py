@@ -34,7 +34,9 @@ class Question:
 
     def accepts(self, answer: str) -> bool:
         """Return whether an answer is right by the reference."""
-        return answer_matches(answer, self.reference, is_rounded=self.template is not None and self.template.is_rounded)
+        return answer_matches(
+            answer, self.reference, decimals=None if self.template is None else self.template.decimals
+        )
 
     def task(self, split: str) -> Task:
         """Return the task as a rollout gets it."""

@@ -31,7 +31,7 @@ class Template:
     span: Span
     text: str  # with a place for each date
     answer: Callable[[Sequence[Day]], str] = field(repr=False)
-    is_rounded: bool = False  # whether the answer is rounded to the digits that it is written with
+    decimals: int | None = None  # digits after the point that the answer is rounded to; None: it is not rounded
 
     def dates(self, question: str) -> tuple[str, ...] | None:
         """Return the dates that a question of this kind names; None for a question of another kind."""
@@ -73,16 +73,16 @@ def _first_greatest(values: Sequence[tuple[float, str]]) -> str:
     return max(values, key=lambda value: value[0])[1]
 
 
-def _on_day(name: str, text: str, answer: Callable[[Day], str], *, is_rounded: bool = False) -> Template:
+def _on_day(name: str, text: str, answer: Callable[[Day], str], *, decimals: int | None = None) -> Template:
     return Template(
-        name=name, level="easy", span="day", text=text, answer=lambda rows: answer(rows[0]), is_rounded=is_rounded
+        name=name, level="easy", span="day", text=text, answer=lambda rows: answer(rows[0]), decimals=decimals
     )
 
 
 def _over_days(
-    name: str, text: str, answer: Callable[[Sequence[Day]], str], *, is_rounded: bool = False, span: Span = "period"
+    name: str, text: str, answer: Callable[[Sequence[Day]], str], *, decimals: int | None = None, span: Span = "period"
 ) -> Template:
-    return Template(name=name, level="hard", span=span, text=text, answer=answer, is_rounded=is_rounded)
+    return Template(name=name, level="hard", span=span, text=text, answer=answer, decimals=decimals)
 
 
 TEMPLATES = (
@@ -96,7 +96,7 @@ TEMPLATES = (
         "What was the percentage change in coffee price on {}, based on the difference between the opening and closing "
         "prices?",
         lambda day: f"{round(_percent(day.close, day.open), 2)}%",
-        is_rounded=True,
+        decimals=2,
     ),
     _on_day(
         "bearish_or_bullish",
@@ -122,19 +122,19 @@ TEMPLATES = (
         "average_price",
         "What was the average coffee price from {} to {}?",
         lambda rows: f"{_mean([day.close for day in rows]):.1f} {rows[0].currency}",
-        is_rounded=True,
+        decimals=1,
     ),
     _over_days(
         "change",
         "How much did the coffee price change from {} to {}?",
         lambda rows: f"{rows[-1].close - rows[0].open:.1f} {rows[0].currency}",
-        is_rounded=True,
+        decimals=1,
     ),
     _over_days(
         "change_from_day_before_percent",
         "What was the percentage change in coffee price on {} compared to the previous day?",
         lambda rows: f"{_percent(rows[1].close, rows[0].close):.1f}%",
-        is_rounded=True,
+        decimals=1,
         span="day_before",
     ),
     _over_days(
@@ -146,7 +146,7 @@ TEMPLATES = (
         "average_volume",
         "What was the average daily volume of coffee traded from {} to {}?",
         lambda rows: f"{_mean([day.volume for day in rows]):.1f}",
-        is_rounded=True,
+        decimals=1,
     ),
     _over_days(
         "date_of_greatest_rise",
@@ -162,13 +162,13 @@ TEMPLATES = (
         "increase_percent",
         "What was the percentage increase in coffee price from {} to {}?",
         lambda rows: f"{_percent(rows[-1].close, rows[0].open):.1f}%",
-        is_rounded=True,
+        decimals=1,
     ),
     _over_days(
         "range",
         "What was the coffee price range from {} to {}?",
         lambda rows: f"{max(day.high for day in rows) - min(day.low for day in rows):.1f} {rows[0].currency}",
-        is_rounded=True,
+        decimals=1,
     ),
     _over_days(
         "number_of_bullish_days",
@@ -179,6 +179,6 @@ TEMPLATES = (
         "average_day_change_percent",
         "What was the average percentage change in coffee price from {} to {}?",
         lambda rows: f"{_mean([_percent(day.close, day.open) for day in rows]):.1f}%",
-        is_rounded=True,
+        decimals=1,
     ),
 )
