@@ -1,4 +1,4 @@
-"""Task files of JSON objects: JSON lines or one JSON list, gzipped or not, checked by digest."""
+"""Task files of JSON objects: JSON lines, one JSON list or one object, gzipped or not, checked by digest."""
 
 import gzip
 import hashlib
@@ -12,7 +12,7 @@ from midcourse.errors import DataError
 
 
 def read_records(path: Path, *, sha256: str | None = None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield where each JSON object of a file stands, and the object. JSON lines or one JSON list; .gz is unpacked.
+    """Yield where each JSON object of a file stands, and the object. JSON lines, a list or one object; .gz is unpacked.
 
     Raises:
         DataError: the file cannot be read, has another digest than `sha256`, or holds something else.
@@ -35,6 +35,9 @@ def _parsed(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     try:
         if text.lstrip().startswith("["):
             yield from ((f"{path}, entry {number}", record) for number, record in enumerate(json.loads(text)))
+            return
+        if text.split("\n", 1)[0].strip() == "{":  # no JSON line, so one object over several
+            yield where, json.loads(text)
             return
         for number, line in enumerate(text.split("\n"), start=1):  # JSON text may hold other line separators
             where = f"{path}, line {number}"

@@ -64,9 +64,7 @@ class Sandbox:
     def _try_once(self) -> None:
         with open(os.devnull, "rb") as empty, tempfile.TemporaryFile() as output:
             try:
-                with self.start(
-                    python_command("print('ready')", []), stdin=empty.fileno(), stdout=output.fileno()
-                ) as box:
+                with self.start(self.trial(), stdin=empty.fileno(), stdout=output.fileno()) as box:
                     code, message = box.wait(self.config.start_seconds), box.error_text()
             except SandboxError as error:
                 code, message = None, str(error)
@@ -76,6 +74,10 @@ class Sandbox:
                     f'environment.sandbox.kind = "{self.config.kind}" does not work on this machine: '
                     f"exit status {code}, {message or 'no message'}"
                 )
+
+    def trial(self) -> list[str]:
+        """Return the program that prints "ready" in a box that works."""
+        return python_command("print('ready')", [])
 
     def start(self, program: Sequence[str], *, stdin: int, stdout: int, stderr: int | None = None) -> "Box":
         """Return a box that runs `program`. Descriptors are of this process and stay the caller's to close.
