@@ -1,12 +1,13 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midcourse.branching.rivals.aepo import AEPORolloutConfig, aepo_branches, initial_rollouts, penalty_factor
 from midcourse.branching.rivals.arpo import ARPORolloutConfig, arpo_branches
-from midcourse.branching.rivals.branches import Boundary, Branch
+from midcourse.branching.lineage import Lineage
+from midcourse.branching.rivals.branches import Boundary, Branch, boundaries_at, uniform_draw
 from midcourse.branching.rivals.entropy_trigger import EntropyTriggerConfig
 
 KEY = (0, 1, "task")
@@ -70,3 +71,41 @@ def test_without_penalty_the_turns_are_arpos(rule):
 def test_each_boundary_needs_its_count():
     with pytest.raises(ValueError, match="shorter"):
         aepo_branches([boundary(0, 0.1)], [], remaining=1, config=AEPORolloutConfig(), key=KEY)
+
+
+def grow(seed, config):
+    """Return parents, forks and entropies of a task's rollouts, grown turn by turn as the documentation says."""
+
+    def written(member, first):
+        return [uniform_draw(seed, "turn", member, turn) for turn in range(first, first + 1 + member % 4)]
+
+    parents, forks, entropies = [None], [0], [written(0, 0)]
+    while len(parents) < initial_rollouts(entropies[0][0], entropies[0][1:], config):
+        entropies.append(written(len(parents), 0))
+        parents.append(None)
+        forks.append(0)
+    turn = 1
+    while any(len(turns) > turn for turns in entropies):
+        lineage, boundaries = Lineage(tuple(parents), tuple(forks)), boundaries_at(turn, entropies, forks)
+        counts = [lineage.consecutive_branches(boundary.rollout, turn) for boundary in boundaries]
+        left = config.rollout_budget - len(parents)
+        for branch in aepo_branches(boundaries, counts, remaining=left, config=config, key=(seed,)):
+            for _ in range(branch.continuations):
+                entropies.append([*entropies[branch.rollout][:turn], *written(len(parents), turn)])
+                parents.append(branch.rollout)
+                forks.append(turn)
+        turn += 1
+    return parents, forks, entropies
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.integers(1, 24), st.integers(2, 4), st.sampled_from(["threshold", "probability"]))
+def test_a_grown_task_stays_in_its_budget_and_grows_the_same_again(seed, budget, beam_size, rule):
+    trigger = EntropyTriggerConfig(beam_size=beam_size, rule=rule)
+    config = AEPORolloutConfig(rollout_budget=budget, trigger=trigger)
+    parents, forks, entropies = grow(seed, config)
+    assert len(parents) <= budget
+    assert (parents, forks, entropies) == grow(seed, config)
+    at_one_place = {(parent, fork) for parent, fork in zip(parents, forks, strict=True) if parent is not None}
+    branches = sum(parent is not None for parent in parents)
+    assert branches <= len(at_one_place) * (beam_size - 1)  # no boundary branches twice
