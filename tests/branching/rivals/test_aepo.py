@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from midcourse.branching.lineage import Lineage
 from midcourse.branching.rivals.aepo import AEPORolloutConfig, aepo_branches, initial_rollouts, penalty_factor
 from midcourse.branching.rivals.arpo import ARPORolloutConfig, arpo_branches
-from midcourse.branching.lineage import Lineage
 from midcourse.branching.rivals.branches import Boundary, Branch, boundaries_at, uniform_draw
 from midcourse.branching.rivals.entropy_trigger import EntropyTriggerConfig
 
