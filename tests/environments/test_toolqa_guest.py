@@ -41,7 +41,7 @@ def test_a_last_expression_is_shown_unless_it_is_none():
     [
         ("x = 1\n1 / 0", "ZeroDivisionError: division by zero (line 2)"),
         ("def f():\n    raise KeyError('a')\nf()", "KeyError: 'a' (line 2)"),
-        ("this is text", "SyntaxError: invalid syntax (line 1)"),
+        ("this is no Python", "SyntaxError: invalid syntax (line 1)"),
         ("if True:\nx", "IndentationError: expected an indented block after 'if' statement on line 1 (line 2)"),
         ("a\0b", "source code string cannot contain null bytes"),
         ("import sys\nsys.exit(3)", "SystemExit: 3 (the code asked to exit; the interpreter goes on) (line 2)"),

@@ -35,7 +35,7 @@ def answer_matches(answer: str, reference: str, *, decimals: int | None = None) 
     Args:
         answer: the policy's text. Currency may stand with it or not; a percent sign only where the reference has one.
         reference: a number with or without unit, a date, or a word.
-        decimals: digits after the point that the reference was rounded to, which it may write fewer of; None: it was not.
+        decimals: digits after the point that the reference was rounded to, or None; it may be written with fewer.
     """
     if len(answer) > MAX_CHARACTERS:
         return False

@@ -33,7 +33,7 @@ def pandas_packages() -> Packages:
                 continue
             raise ConfigError(
                 f"environment toolqa runs code with pandas, and {name} is not installed: "
-                "pip install 'midcourse[toolqa]'"
+                "pip install -e '.[toolqa]' in the clone"
             )
         origin = Path(spec.origin)
         place = origin.parent if origin.name == "__init__.py" else origin
