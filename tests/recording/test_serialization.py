@@ -15,6 +15,7 @@ from midcourse.recording.serialization import (
 )
 from midcourse.types import (
     AssistantTurn,
+    BranchRecord,
     FailureKind,
     Group,
     InterventionOutcome,
@@ -77,6 +78,7 @@ def make_trajectory(logprob: float = -0.1, **changes) -> Trajectory:
                     ),
                     ReviewRecord(outcome=ReviewOutcome.NOT_FOUND, start=3, end=4),
                 ),
+                entropies=(0.25, 1.1053),
             ),
         ),
         "reward": 1.0,
@@ -99,6 +101,24 @@ def make_group() -> Group:
         extra=(make_trajectory(reward=0.0, teacher_logprobs=(None, None, -1 / 3, -0.5, None)),),
         cost=RolloutCost(generated_tokens={"policy": 20, "validator": 7}, seconds={"policy": 0.1}),
         phase="intervention",
+        branches=(
+            BranchRecord(
+                parent=0,
+                turn=1,
+                rollouts=(1,),
+                rule="controller",
+                regime="mild",
+                temperature=0.8,
+                cell=4,
+                entropy=1 / 3,
+                scalars=(0.1, 0.2),
+                predicted=1 / 7,
+                gained=-1 / 9,
+                chance=0.0,
+            ),
+            BranchRecord(parent=None, turn=0, rollouts=(0,), is_kept=False, is_first_trial=False),
+        ),
+        decisions=2,
     )
 
 

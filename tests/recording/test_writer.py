@@ -9,8 +9,9 @@ import pytest
 from tests.recording.test_serialization import make_group
 
 from midcourse.errors import ConfigError, DataError
+from midcourse.recording.journal import Journal
 from midcourse.recording.reader import RunReader
-from midcourse.recording.writer import RecordingConfig, RunWriter, trajectory_path
+from midcourse.recording.writer import GROUPS_KEY, RecordingConfig, RunWriter, trajectory_path
 from midcourse.types import FailureKind
 
 PLAIN = RecordingConfig(tensorboard=False)
@@ -26,6 +27,40 @@ def test_groups_come_back_equal_from_the_folder(tmp_path):
     reader = RunReader(tmp_path)
     assert reader.trajectory_updates() == [3]
     assert reader.trajectories(3) == [make_group()]
+
+
+def test_what_a_controller_was_shown_is_in_the_journal_and_not_in_the_record(tmp_path):
+    branches = tuple(replace(record, hidden=(0.5, -1.5)) for record in make_group().branches)
+    group = replace(make_group(), branches=branches, task_embedding=(1.0, -1.0))
+    with make_writer(tmp_path) as writer:
+        writer.write_groups(3, [group])
+    assert RunReader(tmp_path).trajectories(3) == [make_group()]
+    journal = Journal(tmp_path / "journal")
+    journal.write([group], update=3, wave=0, request={}, settings={})
+    assert journal.read(update=3, wave=0, request={}, settings={}) == [group]
+
+
+def test_a_file_of_a_run_before_rollouts_were_branched_is_read(tmp_path):
+    with make_writer(tmp_path) as writer:
+        writer.write_groups(3, [make_group()])
+    path = trajectory_path(tmp_path, 3)
+    table = pq.read_table(path)
+    (header,) = json.loads(table.schema.metadata[GROUPS_KEY])
+    del header["branches"], header["decisions"]
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, GROUPS_KEY: json.dumps([header])}), path)
+    assert RunReader(tmp_path).trajectories(3) == [replace(make_group(), branches=(), decisions=0)]
+
+
+def test_a_branch_that_cannot_be_read_is_a_data_error(tmp_path):
+    with make_writer(tmp_path) as writer:
+        writer.write_groups(3, [make_group()])
+    path = trajectory_path(tmp_path, 3)
+    table = pq.read_table(path)
+    (header,) = json.loads(table.schema.metadata[GROUPS_KEY])
+    header["branches"][0]["rollouts"] = ["1"]
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, GROUPS_KEY: json.dumps([header])}), path)
+    with pytest.raises(DataError, match="a int must stand here: got '1'"):
+        RunReader(tmp_path).trajectories(3)
 
 
 def test_a_file_of_a_run_before_teachers_scored_any_is_read(tmp_path):

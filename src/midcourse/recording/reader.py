@@ -9,7 +9,7 @@ from typing import Any
 
 from midcourse.errors import RunFolderError
 from midcourse.recording.scores import check_evaluation
-from midcourse.recording.serialization import SCHEMA_VERSION, group_from_dict
+from midcourse.recording.serialization import SCHEMA_VERSION, branch_from_dict, group_from_dict
 from midcourse.recording.writer import (
     CONFIG_NAME,
     EVALUATIONS_NAME,
@@ -20,7 +20,7 @@ from midcourse.recording.writer import (
     TRAJECTORY_FILE,
     trajectory_path,
 )
-from midcourse.types import Group
+from midcourse.types import BranchRecord, Group
 
 NON_FINITE = ("inf", "-inf", "nan")
 """Numbers that JSON lacks are written as these strings."""
@@ -106,12 +106,31 @@ class RunReader:
         Raises:
             RunFolderError: the update's rollouts were not kept, or the file is damaged or of another schema version.
         """
+        return _read_parquet(self._kept(update))
+
+    def branches(self, update: int) -> list[BranchRecord]:
+        """Return how one update's rollouts were branched, task after task, without reading the rollouts.
+
+        Raises:
+            RunFolderError: as `trajectories`.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self._kept(update)
+        try:
+            headers = _headers(path, pq.read_schema(path).metadata)
+            return [branch_from_dict(values) for header in headers for values in header.get("branches", ())]
+        except (pa.ArrowException, OSError, AttributeError, TypeError) as error:
+            raise RunFolderError(f"{path} cannot be read: {error}") from error
+
+    def _kept(self, update: int) -> Path:
         path = trajectory_path(self.folder, update)
         if not path.is_file():
             raise RunFolderError(
                 f"{self.folder} keeps no rollouts of update {update}: it has {self.trajectory_updates()}"
             )
-        return _read_parquet(path)
+        return path
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -164,13 +183,22 @@ def _read_parquet(path: Path) -> list[Group]:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
         raise RunFolderError(f"{path} cannot be read: {error}") from error
-    metadata = table.schema.metadata or {}
-    version = metadata.get(SCHEMA_KEY, b"none").decode()
+    headers = _headers(path, table.schema.metadata)
+    try:
+        return _groups_of(headers, table.to_pylist())
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(f"{path} cannot be read: {error}") from error
+
+
+def _headers(path: Path, metadata: Mapping[bytes, bytes] | None) -> list[dict[str, Any]]:
+    """Return what is stored of every group beside its rollouts."""
+    known = metadata or {}
+    version = known.get(SCHEMA_KEY, b"none").decode()
     if version != str(SCHEMA_VERSION):
         raise RunFolderError(f"{path} must have schema version {SCHEMA_VERSION}: got {version}")
     try:
-        return _groups_of(json.loads(metadata[GROUPS_KEY]), table.to_pylist())
-    except (KeyError, TypeError, ValueError) as error:
+        return json.loads(known[GROUPS_KEY])
+    except (KeyError, ValueError) as error:
         raise RunFolderError(f"{path} cannot be read: {error}") from error
 
 

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from midcourse.errors import RunFolderError
-from midcourse.types import Group, InterventionRecord, TokenSource, Trajectory, Turn
+from midcourse.types import BranchRecord, Group, InterventionRecord, TokenSource, Trajectory, Turn
 
 SCHEMA_VERSION = 1
 """Raised when a stored field changes its meaning or goes away; a field that is only added keeps it."""
@@ -63,6 +63,16 @@ def turn_from_dict(values: Mapping[str, Any]) -> Turn:
 def intervention_to_dict(record: InterventionRecord) -> dict[str, Any]:
     """Return an intervention record as plain values."""
     return _encoder(InterventionRecord)(record)
+
+
+def branch_to_dict(record: BranchRecord) -> dict[str, Any]:
+    """Return a branch as plain values, without the hidden state: part of a group, so without a schema version."""
+    return _encoder(BranchRecord)(dataclasses.replace(record, hidden=()))
+
+
+def branch_from_dict(values: Mapping[str, Any]) -> BranchRecord:
+    """Return the branch that `branch_to_dict` was given. Raises RunFolderError as `group_from_dict`."""
+    return _decode(BranchRecord, values)
 
 
 def check_schema_version(values: Mapping[str, Any], what: str) -> None:

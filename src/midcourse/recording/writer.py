@@ -3,7 +3,7 @@
 config.toml                        the resolved settings, written once
 metrics.jsonl                      one line an update
 evaluations.jsonl                  one line an evaluation
-trajectories/update_NNNNNN.parquet one row a rollout, the writer of every token included
+trajectories/update_NNNNNN.parquet one row a rollout, the writer of every token included; how rollouts were branched
 tensorboard/                       the same metrics for TensorBoard
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from midcourse.errors import ConfigError, OccupiedError, OutputError, RunFolderError
-from midcourse.recording.serialization import SCHEMA_VERSION, encode_float, turn_to_dict
+from midcourse.recording.serialization import SCHEMA_VERSION, branch_to_dict, encode_float, turn_to_dict
 from midcourse.types import Group, Trajectory
 
 CONFIG_NAME = "config.toml"
@@ -268,6 +268,7 @@ def _write_parquet(path: Path, update: int, groups: Sequence[Group]) -> None:
 
 
 def _group_header(group: Group) -> dict[str, Any]:
+    """Return what is stored of a group beside its rollouts. What a controller was shown is left out: it is large."""
     cost = group.cost
     return {
         "group_id": group.group_id,
@@ -279,6 +280,8 @@ def _group_header(group: Group) -> dict[str, Any]:
             "prompt_tokens": dict(cost.prompt_tokens),
             "seconds": {role: encode_float(seconds) for role, seconds in cost.seconds.items()},
         },
+        "branches": [branch_to_dict(record) for record in group.branches],
+        "decisions": group.decisions,
     }
 
 
