@@ -1,12 +1,22 @@
 import json
 import os
 import signal
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from midcourse.config import build_config
-from midcourse.nano.demo import DemoError, demo_settings, ended_by_sigterm, read_result, run_demo
+from midcourse.nano.demo import (
+    DemoError,
+    demo_settings,
+    ended_by_sigterm,
+    read_result,
+    read_start,
+    run_demo,
+    score_table,
+)
 
 
 def write_lines(path: Path, lines: list[dict]) -> None:
@@ -59,6 +69,21 @@ def test_a_result_is_the_last_evaluation_and_the_sum_of_the_costs(tmp_path):
     assert result["hard"] == {"pass@1": 0.6, "pass@4": 0.6, "pass^4": 0.6}
     assert result["ood"]["pass@1"] == 0.0
     assert (result["rollouts"], result["tokens"], result["seconds"]) == (128, 230, 5.0)
+
+
+def test_the_table_tells_the_start_and_cuts_no_name_at_eighty_columns(tmp_path):
+    write_lines(
+        tmp_path / "evaluations.jsonl",
+        [{"tags": {"test/easy": sheet(1.0), "test/hard": sheet(value)}, "splits": {}} for value in (0.1, 0.6)],
+    )
+    result = {**read_result(tmp_path), "rollouts": 123456, "tokens": 1234567, "seconds": 1234.5}
+    console = Console(file=StringIO(), width=80)
+    console.print(score_table({"mintrl-proxy": result, "mintrl-const": result}, read_start(tmp_path)))
+    start, proxy, const = [line.split() for line in console.file.getvalue().splitlines() if "%" in line]
+    assert start[:7] == ["at", "the", "start", "100.0", "%", "10.0", "%"]
+    assert [proxy[0], const[0]] == ["mintrl-proxy", "mintrl-const"]
+    assert proxy[3:5] == ["60.0", "%"]
+    assert proxy[-3:] == ["123456", "1234567", "1234.5"]
 
 
 def test_a_run_that_was_never_scored_is_told(tmp_path):

@@ -69,6 +69,9 @@ def run_demo(method: str, *, seed: int, updates: int, output: Path) -> None:
     console = Console(stderr=True)
     started = time.monotonic()
     chosen = demo_settings(method, seed=seed, updates=updates, output=output)
+    # A bar is drawn on a terminal alone; elsewhere nothing else would be said for minutes.
+    told = f"{', '.join(chosen)}: {updates} updates each, {min(available_cores(), len(chosen))} at a time, in minutes."
+    console.print(f"{told} Each writes to {output}/RUN-{seed} and its .log.", markup=False)
     folders = {name: output / f"{name}-{seed}" for name in chosen}
     running: dict[str, subprocess.Popen[bytes]] = {}
     with ended_by_sigterm():
@@ -80,7 +83,7 @@ def run_demo(method: str, *, seed: int, updates: int, output: Path) -> None:
                     process.kill()
                 process.wait()
     results = {name: read_result(folder) for name, folder in folders.items()}
-    console.print(_table(results))
+    console.print(score_table(results, read_start(folders[BASELINE])))
     decode = token_decoder(build_config(chosen[BASELINE]).policy)
     report = write_report(list(folders.values()), output, decode=decode)
     console.print(f"{time.monotonic() - started:.0f} seconds. Report with plots: {report}", markup=False)
@@ -169,13 +172,7 @@ def read_result(folder: Path) -> dict[str, Any]:
     evaluations, metrics = _lines(folder / "evaluations.jsonl"), _lines(folder / "metrics.jsonl")
     if not evaluations:
         raise DemoError(f"{folder} holds no evaluation")
-    last = evaluations[-1]
-    sheets = {**last["tags"], **last["splits"]}
-    result: dict[str, Any] = {
-        name: _scores(sheets[key])
-        for name, key in (("easy", "test/easy"), ("hard", "test/hard"), ("ood", "ood"))
-        if key in sheets
-    }
+    result: dict[str, Any] = _parts(evaluations[-1])
     tokens = sum(
         value
         for line in metrics
@@ -188,6 +185,17 @@ def read_result(folder: Path) -> dict[str, Any]:
     return result
 
 
+def read_start(folder: Path) -> dict[str, Any]:
+    """Return a run's first scores by difficulty: those before training. Every run of a demo has the same."""
+    return _parts(_lines(folder / "evaluations.jsonl")[0])
+
+
+def _parts(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    sheets = {**evaluation["tags"], **evaluation["splits"]}
+    parts = (("easy", "test/easy"), ("hard", "test/hard"), ("ood", "ood"))
+    return {name: _scores(sheets[key]) for name, key in parts if key in sheets}
+
+
 def _scores(sheet: Mapping[str, Any]) -> dict[str, float | None]:
     return {
         "pass@1": sheet["pass_at"]["1"]["value"],
@@ -196,13 +204,20 @@ def _scores(sheet: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-def _table(results: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table("method", "easy pass@1", "hard pass@1", "hard pass@4", "ood pass@1", "rollouts", "tokens", "seconds")
+def score_table(results: Mapping[str, Mapping[str, Any]], start: Mapping[str, Any]) -> Table:
+    """Return the last scores and the costs, a row a run under one for the scores before training; 80 columns wide."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    scores = ("easy\npass@1", "hard\npass@1", "hard\npass@4", "ood\npass@1")
+    for name in (*scores, "rollouts", "tokens", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_row("at the start", *_shares(start), "", "", "")
     for name, result in results.items():
-        scores = [
-            result.get(part, {}).get(score)
-            for part, score in (("easy", "pass@1"), ("hard", "pass@1"), ("hard", "pass@4"), ("ood", "pass@1"))
-        ]
-        shown = ["-" if score is None else f"{100 * score:.1f} %" for score in scores]
-        table.add_row(name, *shown, str(result["rollouts"]), str(result["tokens"]), str(result["seconds"]))
+        table.add_row(name, *_shares(result), *(str(result[cost]) for cost in ("rollouts", "tokens", "seconds")))
     return table
+
+
+def _shares(result: Mapping[str, Any]) -> list[str]:
+    parts = (("easy", "pass@1"), ("hard", "pass@1"), ("hard", "pass@4"), ("ood", "pass@1"))
+    scores = [result.get(part, {}).get(score) for part, score in parts]
+    return ["-" if score is None else f"{100 * score:.1f} %" for score in scores]
