@@ -235,11 +235,12 @@ def test_a_privileged_judge_sees_the_evidence_and_the_policy_never_does():
     ]
 
 
-@pytest.mark.parametrize("failure", [EngineError("down"), Hang()])
-def test_a_judge_that_does_not_answer_keeps_the_chunk_and_is_counted(failure):
+@pytest.mark.parametrize(("failure", "cause"), [(EngineError("down"), "down"), (Hang(), "no answer in time")])
+def test_a_judge_that_does_not_answer_keeps_the_chunk_and_is_counted_with_the_cause(failure, cause):
     judge = JudgeConfig(played_by="self", timeout_seconds=0.05)
     trajectory, _ = run("abXX;", replies=[failure], judge=judge)
     assert outcomes(trajectory) == ["judge_failed"]
+    assert trajectory.reviews[0].reason == cause
     assert text_of(trajectory) == "abXX;"
 
 

@@ -243,4 +243,4 @@ async def _in_time(config: SpeakerConfig) -> AsyncIterator[None]:
         async with asyncio.timeout(config.timeout_seconds):
             yield
     except (EngineError, TimeoutError) as error:
-        raise JudgeFailed(f"{error or 'no answer in time'}") from error
+        raise JudgeFailed(str(error) or "no answer in time") from error

@@ -180,8 +180,8 @@ class ChunkWriter:
                 return replace(kept, outcome=ReviewOutcome.NOT_FOUND), None
             room = min(self._config.max_intervention_tokens, limit - start - num_kept)
             correction = await self._judge.correct(passage, num_kept=num_kept, max_tokens=room)
-        except JudgeFailed:
-            return replace(kept, outcome=ReviewOutcome.JUDGE_FAILED), None
+        except JudgeFailed as error:
+            return replace(kept, outcome=ReviewOutcome.JUDGE_FAILED, reason=str(error)), None
         if correction is None or not correction.token_ids:
             return replace(kept, outcome=ReviewOutcome.NO_CORRECTION), None
         text = self._chat.decode(correction.token_ids)
