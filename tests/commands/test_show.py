@@ -32,12 +32,12 @@ def review_lines(trajectory):
 
 def test_rejected_text_is_struck_through_where_it_stood():
     shown = coloured(reviewed("abXd", f"{RIGHT};"), LetterChat())
-    assert shown.plain == "[spell]ab[-Xd-]cdefgh;"
+    assert shown.plain == "[spell]ab[-Xd-]{+cd+}efgh;"
     assert spans_of(shown) == [
         ("[spell]", COLOURS[TokenSource.PROMPT]),
         ("ab", COLOURS[TokenSource.POLICY]),
         ("[-Xd-]", REJECTED),
-        ("cd", COLOURS[TokenSource.INTERVENTION]),
+        ("{+cd+}", COLOURS[TokenSource.INTERVENTION]),
         ("efgh;", COLOURS[TokenSource.POLICY]),
     ]
     assert "strike" in REJECTED
@@ -46,7 +46,7 @@ def test_rejected_text_is_struck_through_where_it_stood():
 def test_two_corrections_side_by_side_keep_apart_what_each_replaced():
     # behind the correction `cd` the policy slips at once, so that a second correction follows on the first
     trajectory = reviewed("abXd", "abcdXf", f"{RIGHT};")
-    assert coloured(trajectory, LetterChat()).plain == "[spell]ab[-Xd-]cd[-Xf-]efgh;"
+    assert coloured(trajectory, LetterChat()).plain == "[spell]ab[-Xd-]{+cd+}[-Xf-]{+ef+}gh;"
     spans = trajectory_json(trajectory, LetterChat())["spans"]
     assert [span["text"] for span in spans] == ["[spell]", "ab", "cd", "ef", "gh;"]
 

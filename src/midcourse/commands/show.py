@@ -1,7 +1,7 @@
 """Trajectories as text, each token in the colour of who wrote it. A model's words are never read as markup.
 
-What a review rejected is no token of the trajectory any more. It is shown where it stood, struck through and in
-brackets of its own, so that it is told from the trajectory where a terminal strikes nothing through.
+What a review rejected is no token of the trajectory any more. It is shown where it stood, struck through. It and what
+an intervention wrote are in brackets of their own, so that they are told apart where no terminal shows colours.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,12 +10,16 @@ from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
+from rich.tree import Tree
 
+from midcourse.evaluation.branches import branch_sentences, summarize_branches
 from midcourse.evaluation.reviews import review_sentences, summarize_reviews
+from midcourse.methods.branched import branch_statistics
 from midcourse.methods.mintrl_statistics import mintrl_statistics
 from midcourse.recording.metrics import group_metrics
+from midcourse.recording.serialization import branch_to_dict
 from midcourse.rollout.chat import ChatFormat
-from midcourse.types import Group, InterventionRecord, ReviewRecord, TokenSource, Trajectory
+from midcourse.types import BranchRecord, Group, InterventionRecord, ReviewRecord, TokenSource, Trajectory
 
 COLOURS: Mapping[TokenSource, str] = {
     TokenSource.PROMPT: "dim",
@@ -30,37 +34,42 @@ def legend() -> Text:
     """Return one line that says which colour is whose."""
     line = Text("written by: ")
     for source, style in COLOURS.items():
-        line.append(source.value, style=style)
+        line.append(_marked(source.value, source), style=style)
         line.append("  ")
     line.append(_rejected("rejected in a review"), style=REJECTED)
     return line
 
 
-def coloured(trajectory: Trajectory, chat: ChatFormat) -> Text:
-    """Return the whole text, spans of one writer in one colour, control characters made visible."""
+def coloured(trajectory: Trajectory, chat: ChatFormat, *, first: int = 0) -> Text:
+    """Return the text from token `first` on, spans of one writer in one colour, control characters made visible."""
     rejected = {review.cut: review.rejected_ids for review in trajectory.reviews if review.rejected_ids}
     text = Text()
-    for start, end in _spans(trajectory):
+    for start, end in _spans(trajectory, first):
         if start in rejected:
             text.append(_rejected(printable(chat.decode(rejected[start]))), style=REJECTED)
-        text.append(printable(chat.decode(trajectory.token_ids[start:end])), style=COLOURS[trajectory.sources[start]])
+        source = trajectory.sources[start]
+        text.append(_marked(printable(chat.decode(trajectory.token_ids[start:end])), source), style=COLOURS[source])
     return text
+
+
+def _marked(text: str, source: TokenSource) -> str:
+    return f"{{+{text}+}}" if source is TokenSource.INTERVENTION else text
 
 
 def _rejected(text: str) -> str:
     return f"[-{text}-]"
 
 
-def _spans(trajectory: Trajectory) -> list[tuple[int, int]]:
+def _spans(trajectory: Trajectory, first: int = 0) -> list[tuple[int, int]]:
     """Return the spans of tokens of one writer; corrections of two reviews are two spans, also side by side."""
     cuts = {review.cut for review in trajectory.reviews}
     sources = trajectory.sources
     borders = [
         position
-        for position in range(1, len(sources))
+        for position in range(first + 1, len(sources))
         if sources[position] is not sources[position - 1] or position in cuts
     ]
-    return list(pairwise([0, *borders, len(sources)])) if sources else []
+    return list(pairwise([first, *borders, len(sources)])) if first < len(sources) else []
 
 
 def printable(text: str) -> str:
@@ -84,20 +93,81 @@ def outcome(trajectory: Trajectory) -> str:
 def group_lines(group: Group, query: str, chat: ChatFormat) -> Iterator[RenderableType]:
     """Yield what to print for one group: members, what they replaced, attempts left over."""
     yield Text(f"\ntask {group.task_id}: {printable(query)}", style="bold")
+    if group.branches:
+        yield branch_tree(group)
+    own_turns = _own_turns(group)
     for index, member in enumerate(group.members):
         yield Text(f"[{index}] {member.origin}, {outcome(member.trajectory)}", style="bold")
-        yield coloured(member.trajectory, chat)
-        yield from _intervention_lines(member.trajectory)
+        yield from _rollout_lines(member.trajectory, chat, own_turns.get(index))
         if member.replaced is not None:
             yield Text(f"    replaces: {outcome(member.replaced)}", style="dim")
-    for attempt in group.extra:
+    for index, attempt in enumerate(group.extra):
         yield Text(f"[not a member] {outcome(attempt)}", style="bold")
-        yield coloured(attempt, chat)
-        yield from _intervention_lines(attempt)
+        yield from _rollout_lines(attempt, chat, own_turns.get(-1 - index))
 
 
-def _intervention_lines(trajectory: Trajectory) -> Iterator[Text]:
+def _rollout_lines(trajectory: Trajectory, chat: ChatFormat, branch: BranchRecord | None) -> Iterator[Text]:
+    """Yield the text of a rollout and what became of its turns; of a branch from the turn on that it wrote first."""
+    first = 0
+    if branch is not None and branch.parent is not None:
+        yield Text(f"    as [{branch.parent}] before turn {branch.turn}", style="dim")
+        has_own = branch.turn < len(trajectory.turns)
+        first = trajectory.turns[branch.turn].start if has_own else len(trajectory.token_ids)
+    yield coloured(trajectory, chat, first=first)
+    yield from _intervention_lines(trajectory, first)
+
+
+def _own_turns(group: Group) -> dict[int, BranchRecord]:
+    """Return the branch of each rollout that is one: by its place among the members, -1, -2, ... among the extra."""
+    return {
+        place if _are_members(record, group) else -1 - place: record
+        for record in group.branches
+        for place in record.rollouts
+    }
+
+
+def _are_members(record: BranchRecord, group: Group) -> bool:
+    """Whether a branch's rollouts are members: kept ones, and all of a method that trains on the others too."""
+    return record.is_kept or not group.extra
+
+
+def branch_tree(group: Group) -> Tree:
+    """Return which rollouts were branched where, how, and what it brought."""
+    tree = Tree(Text(f"{len(group.members)} members, {len(group.extra)} others", style="bold"), guide_style="dim")
+    branched = {place for record in group.branches if _are_members(record, group) for place in record.rollouts}
+    nodes: dict[int | None, Tree] = {None: tree}
+    for index, member in enumerate(group.members):
+        if index not in branched:
+            nodes[index] = tree.add(Text(f"[{index}] {outcome(member.trajectory)}"))
+    for record in group.branches:
+        node = nodes[record.parent].add(Text(branch_text(record), style="" if record.is_kept else "dim"))
+        for place in record.rollouts:
+            if _are_members(record, group):
+                nodes[place] = node.add(Text(f"[{place}] {outcome(group.members[place].trajectory)}"))
+            else:
+                node.add(Text(f"not a member, {outcome(group.extra[place])}", style="dim"))
+    return tree
+
+
+def branch_text(record: BranchRecord) -> str:
+    """Return where a branch began, how it was drawn, who chose it, what was predicted and gained."""
+    where = "at the start" if record.parent is None else f"before turn {record.turn}"
+    regime = f" {one_line(record.regime)}" if record.regime else ""
+    parts = [f"{where}: {len(record.rollouts)}{regime} at temperature {record.temperature:g}"]
+    parts += [f"by {one_line(record.rule).replace('_', ' ')}"] if record.rule else []
+    parts += [f"entropy {record.entropy:.3f}"] if record.entropy is not None else []
+    parts += [f"predicted {record.predicted:+.3f}"] if record.predicted is not None else []
+    if record.gained is not None:
+        parts.append(f"gained {record.gained:+.3f}")
+    elif record.predicted is not None:
+        parts.append("no reward came")
+    return ", ".join([*parts, "kept" if record.is_kept else "not kept"])
+
+
+def _intervention_lines(trajectory: Trajectory, first: int = 0) -> Iterator[Text]:
     for index, turn in enumerate(trajectory.turns):
+        if turn.start < first:
+            continue
         if turn.intervention is not None:
             yield Text(f"    turn {index}: {_intervention_text(turn.intervention)}", style="dim")
         for review in turn.reviews:
@@ -139,6 +209,7 @@ def group_json(group: Group, query: str, chat: ChatFormat) -> dict[str, Any]:
             for member in group.members
         ],
         "extra": [trajectory_json(attempt, chat) for attempt in group.extra],
+        "branches": [branch_to_dict(record) for record in group.branches],
     }
 
 
@@ -194,6 +265,14 @@ def rewards_line(groups: Sequence[Group]) -> str:
     solved = sum(reward is not None and reward > 0 for reward in rewards)
     failed = sum(reward is None for reward in rewards)
     return f"{solved} of {len(rewards)} members with reward above 0" + (f", {failed} failed" if failed else "")
+
+
+def branches_text(groups: Sequence[Group]) -> str:
+    """Return what branches came to in the sentences of a report; "" where nothing was branched."""
+    records = [record for group in groups for record in group.branches]
+    counts = {"group/count": float(len(groups)), "intervention/branches_kept": float(sum(r.is_kept for r in records))}
+    summary = summarize_branches([{**branch_statistics(groups), **counts}], lambda: records)
+    return "" if summary is None else " ".join(branch_sentences(summary))
 
 
 def reviews_text(groups: Sequence[Group]) -> str:
