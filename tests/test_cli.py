@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from midcourse.assembly import audit_leaks, collect_groups, locate_checkpoint
 from midcourse.cli import _load, app, main
 from midcourse.commands.console import print_json
 from midcourse.commands.show import coloured, group_lines, printable, trajectory_json
-from midcourse.config import default_config, load_config, register_all
+from midcourse.config import default_config, load_config, register_all, resolved_toml
 from midcourse.doctor import Status, examine
 from midcourse.errors import ConfigError
 from midcourse.methods.base import METHODS
@@ -87,6 +89,20 @@ def test_init_writes_a_file_that_loads_and_never_overwrites(method, capsys, tmp_
     assert "exists" in err
 
 
+def test_init_writes_the_file_of_the_world_and_the_model_that_are_named(capsys):
+    given = ["environment.name=code", "policy.path=folder", "policy.chat=chatml"]
+    status, out, _ = run(capsys, "init", "--method", "mintrl", *(word for pair in given for word in ("--set", pair)))
+    assert status == 0
+    assert tomllib.loads(out) == tomllib.loads(resolved_toml(default_config("mintrl", given)))
+    assert "but for what --set gave" in out
+
+
+@pytest.mark.parametrize(("method", "role"), [("mintrl", "judge"), ("rti", "validator"), ("grpo", None)])
+def test_init_names_a_role_that_the_method_can_leave_to_a_server(method, role, capsys):
+    out = run(capsys, "init", "--method", method)[1]
+    assert re.findall(r"\[role_engines\.(\w+)\]", out) == ([role] if role else [])
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -103,6 +119,9 @@ def test_init_writes_a_file_that_loads_and_never_overwrites(method, capsys, tmp_
         (["init", "--method", "rtii"], "did you mean 'rti'?"),
         (["init", "--reference", "--method", "rti"], "expected no --method and no --nano with it"),
         (["init", "--reference", "--nano"], "expected no --method and no --nano with it"),
+        (["init", "--reference", "--set", "seed=1"], "nor --set"),
+        (["init", "--nano", "--set", "seed=1"], "expected no --set with it"),
+        (["init", "--set", "environment.name=mathmatics"], "did you mean 'mathematics'?"),
     ],
 )
 def test_a_mistake_is_an_error_line_and_what_to_do_next(arguments, expected, capsys, tmp_path):

@@ -39,7 +39,8 @@ NEXT_STEPS: dict[type[MidcourseError], str] = {  # the first that fits is shown
     ConfigError: "`midcourse init` writes a file with every setting explained; `midcourse list` shows the names",
     RunFolderError: "check the path; a run folder holds config.toml, metrics.jsonl and checkpoints/step_N",
     OutputError: "choose another place with --output; `midcourse doctor` shows the disk",
-    DataError: "mend the file at the place that is named; docs/ says what each kind of task file holds",
+    DataError: "mend the file at the place that is named (paths start from the folder that the command runs in); "
+    "docs/ says what each kind of task file holds",
     CheckpointError: "an older checkpoint of the run may still be whole; `midcourse doctor` shows the disk",
     EngineError: "check that the model or server answers; a stopped run goes on with --resume",
     EnvironmentFault: "check that the environment's backend answers; a stopped run goes on with --resume",
@@ -131,6 +132,8 @@ def train(
     if as_json:
         print_json(summary)
     else:
+        if summary["evaluation"]:
+            output.print(_score_table(f"scores after update {summary['updates']}", summary["evaluation"]))
         output.print(f"run folder: {chosen.output_folder}", markup=False)
         output.print(f"next: midcourse report {chosen.output_folder}", markup=False)
 
@@ -286,6 +289,8 @@ def compare(
         print_json(comparison.to_dict())
     else:
         print(comparison.table(escape=visible))
+        if branches := comparison.branch_table(escape=visible):
+            print(f"\n{branches}")
         print(f"\n{comparison.cost_tables(escape=visible)}\n")
         print(f"report with plots: {path}")
 
@@ -329,26 +334,33 @@ def init(
     nano: Annotated[
         bool, typer.Option("--nano", help="Take the demo's values, fitted to the built-in policy.")
     ] = False,
+    overrides: Overrides = None,
 ) -> None:
-    """Write a settings file with every setting explained and at its default, which is for a model of your own.
+    """Write a settings file with every setting explained.
+
+    Values are the defaults: those of learning are for a model of your own, which
+    --set names together with its environment; --nano takes the demo's.
 
     Examples:
 
       midcourse init --nano > run.toml
       midcourse init --method grpo --output grpo.toml
+      midcourse init --set environment.name=code --set policy.path=FOLDER --set policy.chat=chatml
     """
     chosen = settings.DEFAULT_METHOD if method is None else method
     if reference:
-        if nano or method is not None:
-            raise ConfigError("--reference is of every method's settings: expected no --method and no --nano with it")
+        if nano or method is not None or overrides:
+            raise ConfigError("--reference is of every setting: expected no --method and no --nano with it, nor --set")
         text = settings.reference_markdown()
     elif nano:
+        if overrides:
+            raise ConfigError("--nano takes the demo's values: expected no --set with it; `midcourse train` takes it")
         from midcourse.nano.settings import world_settings
 
         values = world_settings(chosen)(chosen, seed=0, updates=DEMO_UPDATES, folder=Path())
         text = settings.commented_nano_toml({**values, "output": ""})
     else:
-        text = settings.commented_toml(chosen)
+        text = settings.commented_toml(chosen, overrides or [])
     if file is None:
         sys.stdout.write(text)
         return

@@ -260,7 +260,7 @@ def test_a_reference_that_cannot_be_graded_fails_the_rollout(tmp_path):
             ["environment.source=reasoning_gym", "environment.reasoning_gym.dataset=x", 'environment.files=["a=x"]'],
             "files is not used with source",
         ),
-        (['environment.files=["a=x"]'], 'policy.chat "compact" can express the nano profile alone'),
+        (['environment.files=["a=x"]'], "nano profile alone; choose another policy.path with"),
     ],
 )
 def test_settings_that_do_not_fit_are_errors(overrides, message):

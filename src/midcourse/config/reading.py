@@ -124,9 +124,11 @@ def build_config(values: Mapping[str, Any], origin: _Origin | None = None) -> Ru
 def _check_profile(policy: PolicyConfig, environment: BaseModel) -> None:
     profile = environment.model_dump().get("profile", "nano")
     if policy.chat == "compact" and profile != "nano":
+        profiles = get_args(type(environment).model_fields["profile"].annotation)
+        nano = 'set environment.profile = "nano", or ' if "nano" in profiles else "choose "
         raise ConfigError(
             f'environment.profile = {profile!r}: policy.chat "compact" can express the nano profile alone; '
-            'set environment.profile = "nano", or another policy with policy.chat = "chatml"'
+            f'{nano}another policy.path with policy.chat = "chatml" or "template"'
         )
 
 
@@ -155,7 +157,10 @@ def _role_engines(given: Any, method: BaseModel, origin: _Origin) -> Mapping[str
         own = {setting: value for setting, value in table.items() if setting != "name"}
         found[role] = _validate(TEXT_ENGINES[name], own, key, origin)
     if missing := sorted(asked - found.keys()):
-        raise ConfigError(f"the {missing[0]} is left to an engine: [role_engines.{missing[0]}] must say which")
+        raise ConfigError(
+            f"the {missing[0]} is left to an engine: [role_engines.{missing[0]}] must say which, for "
+            'example base_url = "http://127.0.0.1:8000/v1" and model = "NAME"'
+        )
     return found
 
 

@@ -21,6 +21,8 @@ from midcourse.config.schema import (
     register_all,
     section_fields,
 )
+from midcourse.interventions.judge import JudgeConfig
+from midcourse.interventions.roles import RolesConfig
 
 
 def resolved_toml(config: RunConfig) -> str:
@@ -28,13 +30,19 @@ def resolved_toml(config: RunConfig) -> str:
     return _render(config, commented=False)
 
 
-def commented_toml(method: str = DEFAULT_METHOD) -> str:
-    """Return TOML with every setting at its default under a comment that says what it means."""
-    header = (
-        f"# Settings of a {method} run. Every value below is the default: a file that holds only\n"
-        f'# [method] name = "{method}" means the same. Run it with: midcourse train THIS_FILE\n\n'
+def commented_toml(method: str = DEFAULT_METHOD, overrides: Sequence[str] = ()) -> str:
+    """Return TOML with every setting at its default, or as overridden, under a comment that says what it means.
+
+    Raises:
+        ConfigError: as `load_config`, for overrides.
+    """
+    config = default_config(method, overrides)
+    name = config.name_of("method")
+    same = (
+        "but for what --set gave" if overrides else f'so a file that holds only\n# [method] name = "{name}" is the same'
     )
-    return header + _render(default_config(method), commented=True)
+    header = f"# Settings of a {name} run. Every value below is the default, {same}.\n"
+    return header + "# Run it with: midcourse train THIS_FILE\n\n" + _render(config, commented=True)
 
 
 def commented_nano_toml(values: Mapping[str, Any]) -> str:
@@ -147,10 +155,17 @@ def _render(config: RunConfig, *, commented: bool) -> str:
     for role, engine in config.role_engines.items():
         lines += ["", f"[role_engines.{role}]", 'name = "openai"']
         lines += _render_section(engine, f"role_engines.{role}", commented=commented)
-    if commented:
-        lines += ["", *_comment("A role that is left to an engine needs to know which, for example:")]
-        lines += ["# [role_engines.validator]", '# base_url = "http://127.0.0.1:8000/v1"', '# model = "NAME"']
+    if commented and (role := _role_of(config.method)):
+        lines += ["", *_comment("A role that is played by `engine` needs a server, for example:")]
+        lines += [f"# [role_engines.{role}]", '# base_url = "http://127.0.0.1:8000/v1"', '# model = "NAME"']
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _role_of(method: BaseModel) -> str | None:
+    """Return a role of the method that a server may play; None where it has none."""
+    roles = {RolesConfig: "validator", JudgeConfig: "judge"}
+    found = (role for _, part in method for kind, role in roles.items() if isinstance(part, kind))
+    return next(found, None)
 
 
 def _render_section(value: BaseModel, path: str, *, commented: bool) -> list[str]:

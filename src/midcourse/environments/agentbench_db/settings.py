@@ -87,7 +87,7 @@ def require_driver() -> None:
     try:
         import pymysql  # noqa: F401
     except ImportError as error:
-        raise ConfigError("MariaDB and MySQL need a driver: pip install 'midcourse[mysql]'") from error
+        raise ConfigError("MariaDB and MySQL need a driver: pip install -e '.[mysql]' in the clone") from error
 
 
 def _parts(url: str) -> SplitResult:

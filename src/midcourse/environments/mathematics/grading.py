@@ -86,9 +86,9 @@ class GraderPool:
     def __init__(self, grader: str, *, settings: Mapping[str, Any] | None = None, config: GradingConfig) -> None:
         if find_spec(grader) is None:
             raise ConfigError(
-                f"grading needs {PACKAGES[grader]}, which is not installed: pip install 'midcourse[mathematics]'"
+                f"grading needs {PACKAGES[grader]}, not installed: pip install -e '.[mathematics]' in the clone"
                 if grader == "math_verify"
-                else f"this source needs {PACKAGES[grader]}: pip install 'midcourse[reasoning-gym]'"
+                else f"this source needs {PACKAGES[grader]}: pip install -e '.[reasoning-gym]' in the clone"
             )
         self.config = config
         self._message = json.dumps(

@@ -53,7 +53,7 @@ def generate_puzzles(config: ReasoningGymConfig) -> Mapping[str, tuple[Puzzle, .
     if config.dataset is None:
         raise ConfigError('environment.source = "reasoning_gym" needs environment.reasoning_gym.dataset')
     if find_spec("reasoning_gym") is None:
-        raise ConfigError("this source needs reasoning-gym: pip install 'midcourse[reasoning-gym]'")
+        raise ConfigError("this source needs reasoning-gym: pip install -e '.[reasoning-gym]' in the clone")
     import reasoning_gym  # pyright: ignore[reportMissingImports] (optional)
     from reasoning_gym.factory import DATASETS  # pyright: ignore[reportMissingImports] (optional)
 

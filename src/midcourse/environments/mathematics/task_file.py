@@ -121,7 +121,7 @@ def _dataset_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         import datasets  # pyright: ignore[reportMissingImports] (optional)
     except ImportError as error:
         raise ConfigError(
-            f"{path} is a folder: reading it needs datasets: pip install 'midcourse[datasets]'"
+            f"{path} is a folder: reading it needs datasets: pip install -e '.[datasets]' in the clone"
         ) from error
     try:
         loaded: Any = datasets.load_from_disk(str(path))
