@@ -7,7 +7,7 @@ from tests.interventions.review_world import RIGHT, engine_of, make_tools, write
 from tests.interventions.scripted_world import LetterChat
 
 from midcourse.commands.show import COLOURS, REJECTED, coloured, group_lines, legend, reviews_text, trajectory_json
-from midcourse.types import Group, Member, Origin, ReviewOutcome, TokenSource
+from midcourse.types import Group, Member, Origin, ReviewOutcome, TokenSource, ToolResult
 
 
 def reviewed(*plans, **lengths):
@@ -63,6 +63,20 @@ def test_rejected_words_are_not_read_as_markup_and_cannot_steer_the_terminal():
     terminal.print(shown)
     assert "\x1b[2J" not in terminal.file.getvalue()
     assert "\x1b[9;31m" in terminal.file.getvalue()  # struck through, red
+
+
+def test_a_verdict_that_is_no_token_has_a_line():
+    trajectory = reviewed(f"{RIGHT};")
+    (turn,) = trajectory.turns
+    judged = replace(turn, results=(ToolResult(name="tests", content="failed: 3\x1b is not 4"),))
+
+    def verdicts(trajectory):
+        member = Member(trajectory=trajectory, origin=Origin.ROOT)
+        group = Group(group_id="g", task_id="t1", members=(member,))
+        return [str(line).strip() for line in group_lines(group, "spell", LetterChat()) if "tests:" in str(line)]
+
+    assert verdicts(replace(trajectory, turns=(judged,))) == ["tests: failed: 3\\x1b is not 4"]
+    assert verdicts(trajectory) == []
 
 
 def test_every_review_has_a_line():

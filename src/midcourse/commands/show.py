@@ -172,6 +172,15 @@ def _intervention_lines(trajectory: Trajectory, first: int = 0) -> Iterator[Text
             yield Text(f"    turn {index}: {_intervention_text(turn.intervention)}", style="dim")
         for review in turn.reviews:
             yield Text(f"    turn {index}: {_review_text(review)}", style="dim")
+    yield from _verdict_lines(trajectory)
+
+
+def _verdict_lines(trajectory: Trajectory) -> Iterator[Text]:
+    """Yield what the environment answered last where that is no token: the verdict on code, for example."""
+    if not trajectory.turns or TokenSource.ENVIRONMENT in trajectory.sources[trajectory.turns[-1].end :]:
+        return
+    for result in trajectory.turns[-1].results:
+        yield Text(f"    {one_line(result.name) or 'environment'}: {one_line(result.content)}", style="dim")
 
 
 def _intervention_text(record: InterventionRecord) -> str:
