@@ -53,6 +53,7 @@ EXAMPLES = """
   midcourse doctor                                   what this machine offers
   midcourse demo --method rti                        GRPO and RTI side by side on the built-in policy
   midcourse init --nano --method rti > run.toml      a file with every setting explained
+  midcourse data                                     data files of the benchmarks: where they are, which versions
   midcourse rollout run.toml --tasks 2 --intervene   look at trajectories, no training
   midcourse audit run.toml                           do corrections follow the hidden evidence?
   midcourse train run.toml --set training.updates=50
@@ -394,6 +395,53 @@ def list_names(as_json: Json = False) -> None:
         output.print(Text(section, style="bold"))
         for name, line in names.items():
             output.print(f"  {name:<14} {line}", markup=False)
+
+
+@app.command()
+def data(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder to look into, with those below it; absent: list what there is.")
+    ] = None,
+    datasets: Annotated[
+        list[str] | None, typer.Option("--dataset", metavar="NAME", help="One dataset alone; may be given many times.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the data files that environments read, or say which of them a folder has, and in which version.
+
+    None ships with midcourse, and nothing is downloaded: the list says which
+    project publishes each file, under what licence, and the settings that use it.
+
+    Given a folder, each known file is one of
+
+      tested      its sha256 is that of the version that was tested
+      unknown     it has the name but another sha256: read all the same, if it
+                  has the same form; `sha256` in the settings holds a run to it
+      unreadable  it cannot be opened
+      absent      neither the name nor the content is there
+
+    Examples:
+
+      midcourse data
+      midcourse data --dataset toolqa
+      midcourse data ~/data --json
+    """
+    from midcourse.commands.data import chosen_datasets, found_json, found_lines, listing_json, listing_lines, look_into
+
+    chosen = chosen_datasets(datasets or [])
+    if folder is None:
+        if as_json:
+            print_json(listing_json(chosen))
+            return
+        lines = listing_lines(chosen)
+    else:
+        found = look_into(folder, chosen)
+        if as_json:
+            print_json(found_json(folder, found))
+            return
+        lines = found_lines(folder, found)
+    for line in lines:
+        output.print(line, soft_wrap=True)
 
 
 @app.command()
