@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from midcourse.errors import RunFolderError
+from midcourse.evaluation.branches import ACTION_PREFIX, RULE_PREFIX, BranchSummary, branch_table, summarize_branches
 from midcourse.evaluation.cost import (
     AMOUNT_PREFIXES,
     POLICY_ROLES,
@@ -25,13 +26,15 @@ from midcourse.evaluation.markdown import Escape, escape_text, markdown_table, p
 from midcourse.evaluation.reviews import REVIEW_PREFIX, ReviewSummary, summarize_reviews
 from midcourse.recording.reader import RunReader
 from midcourse.recording.serialization import plain_values
-from midcourse.types import InterventionOutcome, ReviewOutcome
+from midcourse.types import BranchRecord, InterventionOutcome, ReviewOutcome
 
 TOKENS_PREFIX = "rollout/tokens/"
 BASELINE_METHOD = "grpo"
 """Costs are given as multiples of the first run of this method, else of the first run."""
 OUTCOME_PREFIX = "intervention/outcome/"
 COUNT_PREFIX = "intervention/num_"
+COUNTED_PREFIXES = (OUTCOME_PREFIX, REVIEW_PREFIX, COUNT_PREFIX, RULE_PREFIX, ACTION_PREFIX)
+"""Of an intervention's numbers, those that a report tells as totals."""
 NO_SIGNAL_KEY = "objective/groups_without_signal"
 RUN_ONLY_SECTIONS = ("seed", "output", "recording")
 """Settings that do not make another method."""
@@ -85,6 +88,7 @@ class RunSummary:
     intervention_means: Mapping[str, float]  # every other intervention/* metric, mean over updates that have it
     num_rescued: float
     reviews: ReviewSummary | None  # None: nothing was under review
+    branches: BranchSummary | None  # None: nothing was branched
     signal_fraction: float | None  # groups that could move the weights, in [0, 1]; None: not counted
     errors: Mapping[str, float]  # failed rollouts by kind
 
@@ -134,6 +138,11 @@ class Comparison:
             + markdown_table(COST_HEADINGS, self._cost_rows(run), escape=escape)
             for run in self.runs
         )
+
+    def branch_table(self, *, escape: Escape = escape_text) -> str:
+        """Return how the runs that branch did so, as a Markdown table; "" where none does."""
+        named = [(run.title, run.branches) for run in self.runs if run.branches is not None]
+        return branch_table(named, escape=escape) if named else ""
 
     def _cost_sentence(self, run: RunSummary) -> str:
         clock = f"{run.cost.wall_seconds:,.1f} s of wall clock"
@@ -260,13 +269,19 @@ def _summarize(reader: RunReader, label: str) -> RunSummary:
         intervention_means={
             key: _mean([line[key] for line in lines if key in line])
             for key in sorted(intervention)
-            if not key.startswith((OUTCOME_PREFIX, REVIEW_PREFIX, COUNT_PREFIX))
+            if not key.startswith(COUNTED_PREFIXES)
         },
         num_rescued=sum(line.get("group/rescued", 0.0) for line in lines),
         reviews=summarize_reviews(lines),
+        branches=summarize_branches(lines, lambda: recorded_branches(reader)),
         signal_fraction=_signal_fraction(lines),
         errors={key: value for key, value in _sums(lines, "rollout/errors/").items() if key != "total"},
     )
+
+
+def recorded_branches(reader: RunReader) -> list[BranchRecord]:
+    """Return the branches of every update whose rollouts were kept, in order. Raises as `RunReader.branches`."""
+    return [record for update in reader.trajectory_updates() for record in reader.branches(update)]
 
 
 def _sums(lines: Sequence[Mapping[str, float]], prefix: str) -> dict[str, float]:

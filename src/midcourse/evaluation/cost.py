@@ -7,11 +7,15 @@ than the wall clock: they say who is waited for, not how long a run takes.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-POLICY_ROLES = ("policy", "intervened_policy")
-"""The policy's own turns, in unaided rollouts and in those under intervention."""
+POLICY_ROLES = ("policy", "branch", "intervened_policy", "repaired_branch")
+"""The policy's own turns, in rollouts and branches, unaided and under intervention."""
 ROLE_TITLES: Mapping[str, str] = {
     "policy": "policy",
+    "branch": "policy, in branches",
     "intervened_policy": "policy, under intervention",
+    "repaired_branch": "policy, in corrected branches",
+    "controller_state": "states for the controller",
+    "controller": "controller",
     "validator": "validator",
     "corrector": "corrector",
     "verifier": "verifier",

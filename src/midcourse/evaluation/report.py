@@ -4,17 +4,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from midcourse.errors import OutputError
-from midcourse.evaluation.compare import Comparison, RunSummary, compare_runs, policy_and_role_tokens
+from midcourse.evaluation.branches import branch_sentences
+from midcourse.evaluation.compare import (
+    Comparison,
+    RunSummary,
+    compare_runs,
+    policy_and_role_tokens,
+    recorded_branches,
+)
 from midcourse.evaluation.examples import Decode, RecordedRun, example_texts
 from midcourse.evaluation.markdown import escape_text, markdown_table, percent
 from midcourse.evaluation.plots import (
     OUTCOME_GROUPS,
+    plot_actions,
     plot_authors,
     plot_correction_logprobs,
+    plot_gains,
     plot_metric,
     plot_outcomes,
     plot_progress,
     plot_reviews,
+    plot_rollouts_used,
     plot_success,
     plot_tags,
     plot_turns,
@@ -27,6 +37,12 @@ NOT_FLAGGED = ("valid", "validator_unreadable")
 COST_NOTE = (
     "Means over updates. Prompt tokens are as asked for, whether or not the engine had them cached. Requests wait side "
     "by side, so awaited seconds add up to more than the wall clock. A role on a server tells no tokens."
+)
+BRANCH_NOTE = (
+    "Gain: how much nearer to one half the pool's mean reward came, less the cost of the rollouts; over chance: less "
+    "what as many rollouts from the task's start would be expected to bring. Predictions were made before a branch was "
+    "run. Majority: the best constant answer, chosen afterwards; balanced: the mean over gains above zero and the "
+    "others; r: Pearson's, of predicted and realised gain, and of entropy at the branch's start and gain."
 )
 PERPLEXITY_KEYS = ("intervention/accepted_perplexity_mean", "intervention/perplexity_accepted")
 """RTI's own number (accepted steps of successful rollouts, Fig. 5a), else that of all accepted steps."""
@@ -104,6 +120,10 @@ def draw_plots(
         ),
         *_review_plots(comparison, lines, folder),
         (
+            "Rollouts that a task took, branches that were not kept included; for a method that branches.",
+            plot_rollouts_used(comparison, lines, folder / "rollouts_used.png"),
+        ),
+        (
             "Wall clock of an update, mean. The seconds of rollouts are shared out by whom the rollouts waited for.",
             plot_wall_clock(comparison, lines, folder / "wall_clock.png"),
         ),
@@ -118,8 +138,25 @@ def draw_plots(
             (f"What became of flagged steps, {run.title}.", outcomes),
             (f"What became of reviewed chunks, {run.title}.", reviews),
             (f"Tokens per rollout by who wrote them, without the prompt, {run.title}.", authors),
+            *_branch_plots(run, lines[run.folder], folder, index),
         ]
     return [(caption, path) for caption, path in found if path is not None]
+
+
+def _branch_plots(
+    run: RunSummary, lines: Sequence[Mapping[str, float]], folder: Path, index: int
+) -> list[tuple[str, Path | None]]:
+    if run.branches is None:
+        return []
+    records = recorded_branches(RunReader(run.folder))
+    return [
+        (
+            f"What every branch brought against what had been predicted for it, {run.title}. Predictions were made "
+            "before the branch was run; on the dotted line they were right.",
+            plot_gains(records, run.title, folder / f"gains_{index}.png"),
+        ),
+        (f"Branches by what was run, {run.title}.", plot_actions(lines, run.title, folder / f"actions_{index}.png")),
+    ]
 
 
 def _review_plots(
@@ -165,6 +202,7 @@ def _report_text(comparison: Comparison, plots: Sequence[tuple[str, Path]], exam
     titles = ", ".join(comparison.by_label())
     parts = [f"# {escape_text(titles)}", comparison.table(), "## What the interventions did"]
     parts += [intervention_sentences(run) for run in comparison.runs]
+    parts += ["## Branches", comparison.branch_table(), BRANCH_NOTE] if comparison.branch_table() else []
     parts += ["## Cost per update", comparison.cost_tables(), COST_NOTE]
     if len(comparison.runs) > 1:
         parts += ["## At equal cost", *_equal_cost_tables(comparison)]
@@ -188,7 +226,8 @@ def intervention_sentences(run: RunSummary) -> str:
         said.append(f"{percent(run.signal_fraction)} of the groups had something to learn from.")
     steps = _step_sentences(run) if sum(run.outcomes.values()) else []
     reviews = [] if run.reviews is None else review_sentences(run.reviews)
-    return " ".join([*said, *(steps + reviews or ["No step was intervened on."])])
+    branches = [] if run.branches is None else branch_sentences(run.branches)
+    return " ".join([*said, *(steps + reviews + branches or ["No step was intervened on."])])
 
 
 def _step_sentences(run: RunSummary) -> list[str]:
