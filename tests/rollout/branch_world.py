@@ -1,12 +1,13 @@
 """A world for branches in the letters of `scripted_world`: looking (`+l`) shows something of the episode's own."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from tests.interventions.scripted_world import TASK, LetterChat, PressEpisode, PressWorld
 
-from midcourse.engines.base import SamplingParams, TokenScores
+from midcourse.engines.base import Completion, SamplingParams, TokenScores
 from midcourse.engines.scripted import ScriptedEngine
 from midcourse.environments.base import Observation, Task
 from midcourse.methods.base import RolloutTools
@@ -16,6 +17,7 @@ from midcourse.types import AssistantTurn, ToolResult, Trajectory
 
 KEY = RolloutKey(seed=5, update=2, task_id=TASK.task_id, attempt=0)
 HIDDEN_SIZE = 4
+VOCABULARY = 128
 
 
 class SeededEpisode(PressEpisode):
@@ -48,8 +50,19 @@ class SeededWorld(PressWorld):
         return self.episodes[-1]
 
 
+EntropyScript = Callable[[SamplingParams], float]
+
+
 class KnowingEngine(ScriptedEngine):
-    """A scripted engine with hidden states: the number of tokens before, and constants."""
+    """A scripted engine with entropies by request, and hidden states: the number of tokens before, and ones."""
+
+    def __init__(self, script: Any, *, entropy_of: EntropyScript = lambda sampling: 0.5, **settings: Any) -> None:
+        super().__init__(script, **settings)
+        self._entropy_of = entropy_of
+
+    async def sample(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Completion:
+        drawn = await super().sample(prompt_ids, sampling)
+        return replace(drawn, entropies=[self._entropy_of(sampling)] * len(drawn.token_ids))
 
     async def score(
         self, prompt_ids: Sequence[int], continuation_ids: Sequence[int], *, temperature=1.0, want_hidden=False
@@ -59,9 +72,7 @@ class KnowingEngine(ScriptedEngine):
             return scores
         lengths = torch.arange(len(prompt_ids), len(prompt_ids) + len(continuation_ids), dtype=torch.float32)
         hidden = torch.stack([lengths, *[torch.ones_like(lengths)] * (HIDDEN_SIZE - 1)], dim=1)
-        return TokenScores(
-            logprobs=scores.logprobs, entropies=scores.entropies, policy_version=scores.policy_version, hidden=hidden
-        )
+        return replace(scores, hidden=hidden)
 
 
 Draft = Callable[[str, SamplingParams], str]
@@ -79,6 +90,7 @@ def make_tools(engine: Any, world: Any, *, temperature: float = 0.8) -> RolloutT
         chat=LetterChat(),
         environment=world,
         rollout=RolloutConfig(temperature=temperature, max_turn_tokens=16),
+        vocabulary_size=VOCABULARY,
     )
 
 
