@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -69,35 +70,39 @@ def play_wrong(environment: AgentBenchOSEnvironment, task: Task, answer: str) ->
         episode.close()
 
 
-def check(environment: AgentBenchOSEnvironment, tasks: Sequence[Task]) -> dict[str, Any]:
+def play_both(environment: AgentBenchOSEnvironment, task: Task) -> tuple[str, bool, float]:
+    """Return why the reference is not accepted ("": it is), whether a wrong answer is, and seconds of the reference."""
+    began = time.perf_counter()
+    try:
+        score, answer = play_example(environment, task)
+        seconds = time.perf_counter() - began
+        fooled = play_wrong(environment, task, answer) != 0.0
+    except EnvironmentFault as error:
+        return str(error)[:REASON_CHARACTERS], False, time.perf_counter() - began
+    return "" if score == 1.0 else f"not accepted: {answer[:REASON_CHARACTERS]!r}", fooled, seconds
+
+
+def check(environment: AgentBenchOSEnvironment, tasks: Sequence[Task], *, concurrency: int) -> dict[str, Any]:
     """Return how many references are accepted, which are not and why, and which wrong answers are."""
     differing: dict[str, str] = {}
     fooled: list[str] = []
-    seconds: list[float] = []
     accepted: Counter[str] = Counter()
     played: Counter[str] = Counter()
-    for task in tasks:
+    with ThreadPoolExecutor(concurrency) as pool:
+        outcomes = list(pool.map(lambda task: play_both(environment, task), tasks))
+    for task, (reason, is_fooled, _) in zip(tasks, outcomes, strict=True):
         group = " ".join(task.tags)
         played[group] += 1
-        began = time.perf_counter()
-        try:
-            score, answer = play_example(environment, task)
-            seconds.append(time.perf_counter() - began)
-            if score == 1.0:
-                accepted[group] += 1
-            else:
-                differing[task.task_id] = f"not accepted: {answer[:REASON_CHARACTERS]!r}"
-            if play_wrong(environment, task, answer) != 0.0:
-                fooled.append(task.task_id)
-        except EnvironmentFault as error:
-            differing[task.task_id] = str(error)[:REASON_CHARACTERS]
+        accepted[group] += not reason
+        differing |= {task.task_id: reason} if reason else {}
+        fooled += [task.task_id] if is_fooled else []
     return {
         "tasks": len(tasks),
         "accepted": sum(accepted.values()),
         "by_set_and_grading": {group: f"{accepted[group]} of {played[group]}" for group in sorted(played)},
         "differing": differing,
         "wrong_answers_accepted": fooled,
-        "median_milliseconds": round(1000 * statistics.median(seconds), 1) if seconds else None,
+        "median_milliseconds": round(1000 * statistics.median(seconds for _, _, seconds in outcomes), 1),
     }
 
 
@@ -122,13 +127,17 @@ def main() -> None:
     parser.add_argument("--root")
     parser.add_argument("--kind", choices=("overlay", "readonly"), default="overlay")
     parser.add_argument("--every", type=int, default=1, help="play one in so many tasks of each split")
+    parser.add_argument("--concurrency", type=int, default=1, help="tasks that are played at once")
     parser.add_argument("--splits", nargs="+", choices=("train", "test"), default=["test", "train"])
     options = parser.parse_args()
     if not (options.folder / "data").is_dir():
         sys.exit(f"{options.folder / 'data'} is not there")
     machine = MachineConfig(kind=options.kind, root=options.root, script_seconds=120.0, command_seconds=60.0)
     environment = opened(options.folder, machine)
-    found = {split: check(environment, environment.tasks(split)[:: options.every]) for split in options.splits}
+    found = {
+        split: check(environment, environment.tasks(split)[:: options.every], concurrency=options.concurrency)
+        for split in options.splits
+    }
     print(json.dumps({"kind": options.kind, **found}, indent=2))
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from midcourse.environments.agentbench_os.episode import MAX_TURNS, ShellEpisode
+from midcourse.environments.agentbench_os.episode import MAX_TURNS, ShellEpisode, random_seed
 from midcourse.environments.agentbench_os.guide import ROLE_GUIDE, SYSTEM_PROMPT
 from midcourse.environments.agentbench_os.machine import Machine
 from midcourse.environments.agentbench_os.settings import MachineConfig, TaskFiles
@@ -93,13 +93,15 @@ class AgentBenchOSEnvironment:
         Raises:
             EnvironmentFault: no system can be started, or the task's own scripts fail.
         """
-        begin = partial(self._begin, self._problems[task.split, task.task_id], seed)
+        moments: dict[bytes, int] = {}
+        problem = self._problems[task.split, task.task_id]
+        begin = partial(self._begin, problem, random_seed(problem.task_id, seed), moments)
         return ReplayingEpisode(begin, episode=begin())
 
-    def _begin(self, problem: Problem, seed: int) -> ShellEpisode:
-        machine = Machine(self._sandbox)
+    def _begin(self, problem: Problem, seed: int, moments: dict[bytes, int]) -> ShellEpisode:
+        machine = Machine(self._sandbox, seed=seed)
         try:
-            return ShellEpisode(problem, machine=machine, seed=seed, is_tolerant=self._is_tolerant)
+            return ShellEpisode(problem, machine=machine, seed=seed, moments=moments, is_tolerant=self._is_tolerant)
         except BaseException:
             machine.close()
             raise

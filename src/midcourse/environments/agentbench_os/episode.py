@@ -1,7 +1,10 @@
 """One run of one task: commands, an answer, and the reward of what was said and done."""
 
 import re
+import time
+from collections.abc import Callable, MutableMapping
 from hashlib import blake2b
+from typing import TypeVar
 
 from midcourse.environments.agentbench_os.comparisons import COMPARISONS, Comparison, tolerant
 from midcourse.environments.agentbench_os.machine import Machine, Ran
@@ -10,6 +13,8 @@ from midcourse.environments.agentbench_os.tools import BadCall, checked_argument
 from midcourse.environments.base import Observation
 from midcourse.errors import EnvironmentFault
 from midcourse.types import AssistantTurn, ToolCall, ToolResult
+
+Value = TypeVar("Value")
 
 MAX_TURNS = 8  # AgentBench's own setting; RAIL names none
 SHOWN_CHARACTERS = 800  # a longer output is cut at CUT_CHARACTERS, as AgentBench cuts it
@@ -25,22 +30,34 @@ class ShellEpisode:
     Args:
         problem: what is asked.
         machine: a fresh one; prepared here, and closed with the episode.
-        seed: of the shuffles and draws that the task's scripts make with $RANDOM.
+        seed: of the draws that the task's scripts make with $RANDOM, as `random_seed` gives it.
+        moments: when each step was first taken, by all steps up to it. Shared with the episode's forks: the files that
+            a step changes get the times that they have where it was taken first, since `ls -l` shows them.
         is_tolerant: compare answers as RAIL does, not exactly.
 
     Raises:
         EnvironmentFault: the task's own scripts fail, or the machine does.
     """
 
-    def __init__(self, problem: Problem, *, machine: Machine, seed: int, is_tolerant: bool = False) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        machine: Machine,
+        seed: int,
+        moments: MutableMapping[bytes, int],
+        is_tolerant: bool = False,
+    ) -> None:
         self._problem = problem
         self._machine = machine
+        self._moments = moments
+        self._steps = b""
         self._is_tolerant = is_tolerant
         self._answer: str | None = None
         self._num_turns = 0
         self._is_done = False
         self._score: float | None = None
-        self._set_up(seed)
+        self._timed("", lambda: self._set_up(seed))
 
     def act(self, turn: AssistantTurn) -> Observation:
         """Run the turn's calls; once done, nothing more is run.
@@ -78,15 +95,22 @@ class ShellEpisode:
         self._machine.close()
 
     def _set_up(self, seed: int) -> None:
-        digest = blake2b(f"{self._problem.task_id} {seed}".encode(), digest_size=2).digest()
         for script in self._problem.init:
-            # bash draws $RANDOM from a seed that can be set, so that a fork's system has the same files.
-            prologue = f"RANDOM={int.from_bytes(digest, 'big')}\n"
-            self._require(self._machine.script(script.command(prologue=prologue)), "a script that sets the task up")
+            ran = self._machine.script(script.command(prologue=f"RANDOM={seed}\n"))  # a fork has the same files
+            self._require(ran, "a script that sets the task up")
         if self._problem.start is not None:
             ran = self._machine.command(self._problem.start, is_raw=True)
             if ran.status is None or ran.shell_ended:
                 raise EnvironmentFault(f"{self._problem.task_id}: its start in the shell does not come to an end")
+
+    def _timed(self, step: str, run: Callable[[], Value]) -> Value:
+        self._steps = blake2b(self._steps + step.encode()).digest()
+        began = time.time_ns()
+        first = self._moments.setdefault(self._steps, began)
+        value = run()
+        if first != began:
+            self._machine.shift_times(since=began, by=first - began)
+        return value
 
     def _run(self, call: ToolCall) -> ToolResult:
         try:
@@ -94,7 +118,8 @@ class ShellEpisode:
         except BadCall as error:
             return ToolResult(name=call.name, content=f"Error: {error}", is_error=True)
         if call.name == "bash_action":
-            return _result(self._machine.command(argument), seconds=self._machine.command_seconds)
+            ran = self._timed(argument, lambda: self._machine.command(argument))
+            return _result(ran, seconds=self._machine.command_seconds)
         self._is_done = True
         if call.name == "answer_action":
             self._answer = argument
@@ -130,6 +155,11 @@ class ShellEpisode:
         if ran.status != 0:
             ending = "takes too long" if ran.status is None else f"fails with status {ran.status}"
             raise EnvironmentFault(f"{self._problem.task_id}: {what} {ending}: {ran.errors[:ERROR_CHARACTERS].strip()}")
+
+
+def random_seed(task_id: str, seed: int) -> int:
+    """Return what bash's $RANDOM is seeded with in an episode: a number of 16 bits."""
+    return int.from_bytes(blake2b(f"{task_id} {seed}".encode(), digest_size=2).digest(), "big")
 
 
 def _same_as_match(answer: str, reference: str) -> bool:

@@ -50,13 +50,14 @@ class Machine:
 
     Args:
         sandbox: starts its box.
+        seed: of its shells' $RANDOM, so that a fork draws the same.
 
     Raises:
         MachineError: it does not come up.
         SandboxError: neither does the box.
     """
 
-    def __init__(self, sandbox: SystemSandbox) -> None:
+    def __init__(self, sandbox: SystemSandbox, *, seed: int = 0) -> None:
         self._settings = sandbox.machine
         limits = {
             "cpu": sandbox.limits.cpu_seconds,
@@ -69,7 +70,7 @@ class Machine:
         os.set_blocking(self._writer, False)
         source = guest_source()
         try:
-            program = ["/usr/bin/python3", "-I", "-S", "-c", LOADER, str(len(source)), json.dumps(limits)]
+            program = ["/usr/bin/python3", "-I", "-S", "-c", LOADER, str(len(source)), json.dumps(limits), str(seed)]
             self._box = sandbox.start(program, stdin=reader, stdout=writer)
         except BaseException:
             os.close(self._writer)
@@ -117,6 +118,14 @@ class Machine:
         """
         seconds = self.command_seconds
         return self._ask({"text": text, "is_raw": is_raw, "seconds": seconds, "bytes": COMMAND_BYTES}, seconds)
+
+    def shift_times(self, *, since: int, by: int) -> None:
+        """Move the times of all files that were changed since `since` (nanoseconds, of the clock) by `by`.
+
+        Raises:
+            MachineError: the system went away.
+        """
+        self._ask({"since": since, "by": by}, 0.0)
 
     def close(self) -> None:
         """End it and all that runs in it; safe to call twice."""
