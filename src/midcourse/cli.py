@@ -201,7 +201,7 @@ def rollout(
     """
     chosen = _load(config, overrides)
     from midcourse.assembly import collect_groups
-    from midcourse.commands.show import group_json, group_lines, legend, reviews_text, rewards_line
+    from midcourse.commands.show import branches_text, group_json, group_lines, legend, reviews_text, rewards_line
 
     with progress_bar("tasks", tasks) as advance:
         collected = asyncio.run(
@@ -216,8 +216,8 @@ def rollout(
             output.print(line)
     groups = [group for _, group in collected.groups]
     output.print(rewards_line(groups))
-    if reviews := reviews_text(groups):
-        output.print(reviews)
+    for told in filter(None, (reviews_text(groups), branches_text(groups))):
+        output.print(told, markup=False)
 
 
 @app.command()
