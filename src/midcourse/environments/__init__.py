@@ -1,6 +1,15 @@
 """Worlds with tasks, tools, reward and evidence; importing this package registers its environments."""
 
-from midcourse.environments import agentbench_db, code, mathematics, navigation, table_world
+from midcourse.environments import agentbench_db, agentbench_os, code, mathematics, navigation, table_world, toolqa
 from midcourse.environments.base import ENVIRONMENTS
 
-__all__ = ["ENVIRONMENTS", "agentbench_db", "code", "mathematics", "navigation", "table_world"]
+__all__ = [
+    "ENVIRONMENTS",
+    "agentbench_db",
+    "agentbench_os",
+    "code",
+    "mathematics",
+    "navigation",
+    "table_world",
+    "toolqa",
+]
