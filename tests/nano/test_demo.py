@@ -29,7 +29,17 @@ def sheet(value: float) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("method", "names"), [("rti", ["grpo", "rti"]), ("mintrl", ["grpo", "mintrl-proxy", "mintrl-const"])]
+    ("method", "names"),
+    [
+        ("rti", ["grpo", "rti"]),
+        ("mintrl", ["grpo", "mintrl-proxy", "mintrl-const"]),
+        ("rail", ["grpo-32", "rail"]),
+        ("arpo", ["grpo-16", "arpo"]),
+        ("aepo", ["grpo-16", "aepo"]),
+        ("vip", ["grpo-16", "vip"]),
+        ("tampo", ["grpo-16", "tampo"]),
+        ("tree_grpo", ["grpo-6", "tree_grpo"]),
+    ],
 )
 def test_methods_are_compared_under_the_same_settings(method, names):
     settings = demo_settings(method, seed=3, updates=10, output=Path("out"))

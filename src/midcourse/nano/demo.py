@@ -29,13 +29,22 @@ from midcourse.nano.settings import merge_section, world_settings
 
 BASELINE = "grpo"
 DEADLINE_SECONDS = 40 * 60
-SHOWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+Runs = Mapping[str, tuple[str, Mapping[str, Any]]]
+"""Run -> its method, and what it sets in the method's section. The first is the one that others are compared with."""
+SHOWN: Mapping[str, Runs] = {
     "mintrl": {
-        "mintrl-proxy": {"regression": {"anchor": "proxy"}},
-        "mintrl-const": {"regression": {"anchor": "const"}},
-    }
+        BASELINE: (BASELINE, {}),
+        "mintrl-proxy": ("mintrl", {"regression": {"anchor": "proxy"}}),
+        "mintrl-const": ("mintrl", {"regression": {"anchor": "const"}}),
+    },
+    "rail": {"grpo-32": (BASELINE, {"group_size": 32}), "rail": ("rail", {})},
+    **{
+        method: {"grpo-16": (BASELINE, {"group_size": 16}), method: (method, {})}
+        for method in ("arpo", "aepo", "vip", "tampo")
+    },
+    "tree_grpo": {"grpo-6": (BASELINE, {"group_size": 6}), "tree_grpo": ("tree_grpo", {})},
 }
-"""Method -> the runs beside GRPO, and what each sets in the method's section; others are one run of their name."""
+"""Method -> what its demo runs; others run beside GRPO under their own names."""
 
 
 class DemoError(MidcourseError):
@@ -43,10 +52,9 @@ class DemoError(MidcourseError):
 
 
 def demo_settings(method: str, *, seed: int, updates: int, output: Path) -> dict[str, dict[str, Any]]:
-    """Return run -> settings: GRPO and the method's runs, alike but for the method's section."""
+    """Return run -> settings: GRPO and the method's runs, alike but for the method's section; GRPO first."""
     world = world_settings(method)
-    runs = {BASELINE: (BASELINE, {})}
-    runs |= {name: (method, changes) for name, changes in SHOWN.get(method, {method: {}}).items()}
+    runs = SHOWN.get(method, {BASELINE: (BASELINE, {}), method: (method, {})})
     found = {}
     for name, (chosen, changes) in runs.items():
         found[name] = world(chosen, seed=seed, updates=updates, folder=output / f"{name}-{seed}")
@@ -83,8 +91,9 @@ def run_demo(method: str, *, seed: int, updates: int, output: Path) -> None:
                     process.kill()
                 process.wait()
     results = {name: read_result(folder) for name, folder in folders.items()}
-    console.print(score_table(results, read_start(folders[BASELINE])))
-    decode = token_decoder(build_config(chosen[BASELINE]).policy)
+    first = next(iter(chosen))
+    console.print(score_table(results, read_start(folders[first])))
+    decode = token_decoder(build_config(chosen[first]).policy)
     report = write_report(list(folders.values()), output, decode=decode)
     console.print(f"{time.monotonic() - started:.0f} seconds. Report with plots: {report}", markup=False)
     print(json.dumps({"seed": seed, "methods": results}))

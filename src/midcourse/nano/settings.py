@@ -100,7 +100,10 @@ def table_world_settings(method: str, *, seed: int, updates: int, folder: Path) 
     }
 
 
-WORLDS: Mapping[str, Callable[..., dict[str, Any]]] = dict.fromkeys(("mintrl", "opd", "sft_grpo"), arithmetic_settings)
+WORLDS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    **dict.fromkeys(("mintrl", "opd", "sft_grpo"), arithmetic_settings),
+    **dict.fromkeys(("rail", "arpo", "aepo", "vip", "tampo", "tree_grpo"), table_world_settings),
+}
 """Method -> the settings of its world; methods that are not here are shown on Navigation."""
 
 
