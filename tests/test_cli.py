@@ -135,6 +135,15 @@ def test_a_mistake_is_an_error_line_and_what_to_do_next(arguments, expected, cap
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("method", ["grpo", "mintrl"])
+def test_each_methods_demo_has_a_folder_of_its_own(method, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("runs").write_text("", encoding="utf-8")  # in the way, so that nothing is started
+    status, _, err = run(capsys, "demo", "--method", method)
+    assert status == 2
+    assert f"runs/demo-{method}/grpo-0.toml cannot be written" in err
+
+
 MISSING_PROBLEMS = (
     *("--set", "environment.name=mathematics", "--set", 'environment.files=["train=missing.jsonl"]'),
     *("--set", "policy.chat=chatml", "--set", "policy.path=missing"),

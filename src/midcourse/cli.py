@@ -58,7 +58,8 @@ EXAMPLES = """
   midcourse audit run.toml                           do corrections follow the hidden evidence?
   midcourse train run.toml --set training.updates=50
   midcourse eval runs/rti-0
-  midcourse compare runs/grpo-0 runs/rti-0
+  midcourse report runs/rti-0
+  midcourse compare runs/demo-rti/grpo-0 runs/rti-0
 """
 
 app = typer.Typer(
@@ -114,7 +115,7 @@ def train(
     Examples:
 
       midcourse train run.toml
-      midcourse train run.toml --set method.name=grpo --set seed=1 --output runs/grpo-1
+      midcourse train run.toml --set seed=1 --output runs/rti-1
       midcourse train runs/rti-0 --resume
     """
     chosen = _load(config, overrides, folder)
@@ -486,9 +487,10 @@ def demo(
     method: Annotated[str, typer.Option(help="Method that runs beside GRPO.")] = settings.DEFAULT_METHOD,
     seed: Annotated[int, typer.Option(min=0, help="Seed of both runs.")] = 0,
     updates: Annotated[int, typer.Option(min=1, help="Updates of both runs.")] = DEMO_UPDATES,
-    folder: Annotated[Path, typer.Option("--output", help="Folder of runs and report; runs there go on.")] = Path(
-        "runs/demo"
-    ),
+    folder: Annotated[
+        Path | None,
+        typer.Option("--output", help="Folder of runs and report; runs there go on.", show_default="runs/demo-METHOD"),
+    ] = None,
 ) -> None:
     """Train the built-in policy with GRPO and with another method, side by side; the last line is one JSON object.
 
@@ -499,7 +501,8 @@ def demo(
     settings.default_config(method)  # a wrong name ends here, before anything is started
     from midcourse.nano.demo import run_demo
 
-    run_demo(method, seed=seed, updates=updates, output=folder)
+    # Methods are shown on different worlds: in one folder the second demo would find the first one's GRPO run.
+    run_demo(method, seed=seed, updates=updates, output=folder or Path(f"runs/demo-{method}"))
 
 
 @app.command()
