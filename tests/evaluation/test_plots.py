@@ -10,6 +10,7 @@ from midcourse.evaluation.plots import (
     plot_correction_logprobs,
     plot_reviews,
     plot_success,
+    plot_turns,
     plot_wall_clock,
 )
 from midcourse.recording.reader import RunReader
@@ -55,6 +56,14 @@ def test_tokens_by_author_are_those_of_one_rollout(reviewed, tmp_path):
     lines = [{"update": 1, "tokens/environment": 5.0, "group/members": 2.0}]
     assert colours_in(plot_authors(lines, "x", tmp_path / "b.png")) == [COLOURS[2]]
     assert plot_authors([{"update": 1, "tokens/policy": 5.0}], "x", tmp_path / "c.png") is None  # of how many?
+
+
+def test_turns_are_drawn_only_where_some_rollout_has_more_than_one(tmp_path):
+    single = {"update": 1, "turns/1": 1.0}
+    assert plot_turns([single, single], "x", tmp_path / "a.png") is None
+    assert plot_turns([], "x", tmp_path / "b.png") is None
+    lines = [single, {"update": 2, "turns/1": 0.5, "turns/2": 0.5}]
+    assert colours_in(plot_turns(lines, "x", tmp_path / "c.png")) == [COLOURS[0], COLOURS[1]]
 
 
 def test_success_is_drawn_for_every_run_where_one_has_reviews(reviewed, plain, tmp_path):
