@@ -440,7 +440,7 @@ def data(
         if as_json:
             print_json(found_json(folder, found))
             return
-        lines = found_lines(folder, found)
+        lines = found_lines(folder, chosen, found)
     for line in lines:
         output.print(line, soft_wrap=True)
 

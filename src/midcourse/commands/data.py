@@ -130,17 +130,21 @@ def listing_lines(datasets: Sequence[Dataset]) -> Iterator[Text]:
             yield Text(f"  {'settings' if number == 0 else '':<8} {line}", style="dim")
 
 
-def found_lines(folder: Path, found: Sequence[Found]) -> Iterator[Text]:
+def found_lines(folder: Path, datasets: Sequence[Dataset], found: Sequence[Found]) -> Iterator[Text]:
     """Yield what to print about a folder: each known file with its version."""
     styles = {Version.TESTED: "green", Version.UNKNOWN: "yellow", Version.UNREADABLE: "red", Version.ABSENT: "dim"}
-    for number, item in enumerate(found):
-        if number == 0 or item.dataset is not found[number - 1].dataset:
-            yield _title(item.dataset)
-        line = Text("  ").append(f"{item.version:<11}", style=styles[item.version])
-        yield line.append(item.file.name if item.version is Version.ABSENT else one_line(item.path))
-        if item.version is Version.UNKNOWN:
-            yield Text(f"{'':13}{item.size} bytes, sha256 {item.sha256}")
-            yield Text(f"{'':13}tested was {item.file.size} bytes, sha256 {item.file.sha256}", style="dim")
+    for dataset in datasets:
+        yield _title(dataset)
+        if not dataset.files:
+            yield Text(f"  not looked for: {dataset.note}")
+        for item in found:
+            if item.dataset is not dataset:
+                continue
+            line = Text("  ").append(f"{item.version:<11}", style=styles[item.version])
+            yield line.append(item.file.name if item.version is Version.ABSENT else one_line(item.path))
+            if item.version is Version.UNKNOWN:
+                yield Text(f"{'':13}{item.size} bytes, sha256 {item.sha256}")
+                yield Text(f"{'':13}tested was {item.file.size} bytes, sha256 {item.file.sha256}", style="dim")
     counts = {version: sum(item.version is version for item in found) for version in Version}
     told = ", ".join(f"{count} {version}" for version, count in counts.items())
     yield Text(f"\n{one_line(str(folder))}: {told}")
