@@ -389,6 +389,27 @@ def test_sqlite_leads_to_the_official_state_of_all_changes_but_one(standard):
     assert worth == [0.0] * 200
 
 
+def test_the_official_dev_file_loads_and_sqlite_leads_to_the_state_of_all_its_changes():
+    environment = AgentBenchDBConfig(
+        test=TaskFile(
+            path=official("agentbench_db/dev.jsonl"),
+            sha256="eb941c58a7a5651357b19e46aa05070f6cd5a7d83ce70cefd24aa3581e1e1130",
+        )
+    ).build()
+    tasks = environment.tasks("test")
+    questions = [task for task in tasks if "operation:select" in task.tags]
+    assert (len(tasks), len(questions)) == (60, 20)
+    for task in questions:
+        values = task.evidence.facts["values"]
+        assert answer_matches(list(values), values)
+    for task in (task for task in tasks if task not in questions):
+        episode = environment.start(task, seed=0)
+        assert episode.score() == 0.0
+        sql(episode, task.evidence.facts["statement"])
+        assert episode.score() == 1.0, task.task_id
+        episode.close()
+
+
 def test_every_official_answer_is_accepted_and_no_other_tasks_answer(standard):
     labels = [task.evidence.facts["values"] for task in standard.tasks("test") if task.evidence.facts["values"]]
     assert len(labels) == 100

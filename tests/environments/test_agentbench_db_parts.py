@@ -182,6 +182,13 @@ def test_a_number_is_taken_for_its_text():
 # Task files
 
 
+def test_a_column_without_a_name_is_called_by_its_place(tmp_path):
+    nameless = table()
+    nameless["table_info"]["columns"][1]["name"] = ""
+    (problem,) = problems_of(tmp_path, {**QUESTION, "table": nameless})
+    assert problem.tables[0].columns == ("Name", "column_2")
+
+
 def test_records_become_tasks_with_their_operation_and_evidence(tmp_path):
     question, update, insert, delete = problems_of(tmp_path, QUESTION, UPDATE, INSERT, DELETE)
     assert question.tags == ("operation:select", "kind:other")

@@ -62,7 +62,7 @@ class Problem:
 class _Column(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
-    name: str = Field(min_length=1)
+    name: str
 
 
 class _TableInfo(BaseModel):
@@ -90,7 +90,8 @@ class _Table(BaseModel):
         info = self.table_info
         return Table(
             name=self.table_name,
-            columns=tuple(column.name for column in info.columns),
+            # A column without a name (the dev file has one) cannot be made on MySQL.
+            columns=tuple(column.name or f"column_{number}" for number, column in enumerate(info.columns, start=1)),
             # Written as AgentBench writes them: Python's text of the JSON value, None included.
             rows=tuple(tuple(str(value) for value in row) for row in info.rows),
         )
