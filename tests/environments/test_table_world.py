@@ -37,6 +37,12 @@ BY_HAND: dict[str, Any] = {
 }
 
 
+def drawn(rng: random.Random, kind: str, *, num_traps: int, unseen: bool = False) -> Request:
+    while (request := draw_request(rng, num_traps=num_traps, unseen=unseen)).kind != kind:
+        pass
+    return request
+
+
 def episode_of(request: Request) -> Any:
     environment = AgentBenchDBEnvironment(
         {"train": [request.problem()]}, open_database=open_database, reference="executed"
@@ -77,7 +83,12 @@ def test_a_request_its_database_and_its_reference_by_hand():
     assert problem.operation == "update"
     assert problem.reference_statement == "UPDATE depot SET cost = '32' WHERE name = 'cup'"
     assert problem.tags == ("kind:copy", "traps:2")
-    changes = {"kind": "best", "phrase": "the {second} of the one with most {first} in {table}", "name": "", "other": ""}
+    changes = {
+        "kind": "best",
+        "phrase": "the {second} of the one with most {first} in {table}",
+        "name": "",
+        "other": "",
+    }
     asked = Request(**(BY_HAND | changes)).problem()
     assert asked.query == "tables stock depot . the worth of the one with most price in north"
     assert (asked.operation, asked.reference_values) == ("select", ("40",))
@@ -119,11 +130,7 @@ def test_every_request_is_solved_by_looking_up_in_any_of_the_ways_to_list_column
     rng = random.Random(f"looking up {kind}")
     for unseen in (False, True):
         for num_traps in range(SLOTS[kind] + 1):
-            request = next(
-                found
-                for found in iter(lambda: draw_request(rng, num_traps=num_traps, unseen=unseen), None)
-                if found.kind == kind
-            )
+            request = drawn(rng, kind, num_traps=num_traps, unseen=unseen)
             said, reward = played(request, looks_up=True, choose=rng.choice)
             assert reward == 1.0
             assert sum("FROM guide" in text for text in said) == request.num_traps == num_traps
@@ -133,11 +140,8 @@ def test_every_request_is_solved_by_looking_up_in_any_of_the_ways_to_list_column
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_wrong_guess_fails(kind):
     rng = random.Random(f"guessing {kind}")
-    seen = 0
-    while seen < 20:
-        request = draw_request(rng, num_traps=1)
-        if request.kind != kind:
-            continue
+    for _ in range(12):
+        request = drawn(rng, kind, num_traps=1)
         slot = next(slot for slot in (request.table, request.first, request.second) if slot and slot.word)
         others = set(request.schema.tables if slot is request.table else request.schema.columns) - {slot.name}
 
@@ -145,7 +149,6 @@ def test_every_wrong_guess_fails(kind):
             return rng.choice([choice for choice in choices if choice in others] or list(choices))
 
         assert played(request, looks_up=False, choose=choose)[1] == 0.0
-        seen += 1
 
 
 def test_a_mistake_can_be_repaired_only_by_looking_again():
@@ -171,9 +174,7 @@ def test_no_number_stands_twice_and_no_two_columns_have_their_most_or_least_in_t
             columns = list(zip(*table.rows, strict=True))[1:]
             for choose in (max, min):
                 assert len({column.index(choose(column)) for column in columns}) == len(columns)
-        assert sorted(meaning for _, meaning in guide.rows) == sorted(
-            (*request.schema.tables, *request.schema.columns)
-        )
+        assert sorted(meaning for _, meaning in guide.rows) == sorted((*request.schema.tables, *request.schema.columns))
 
 
 def test_words_stand_for_other_things_in_other_databases():
@@ -247,4 +248,4 @@ def test_easy_and_hard_are_the_test_splits_two_parts():
 
 def test_traps_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="max_traps = 1: expected at least min_traps = 2"):
-        TableWorldConfig(max_traps=1)
+        TableWorldConfig(min_traps=2, max_traps=1)

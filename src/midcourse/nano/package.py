@@ -118,8 +118,8 @@ class TableWorldPolicy(BuiltIn):
         "context": 256,
         "layers": 3,
         "intermediate_size": 256,
-        "steps": 1500,
-        "batch_tokens": 2048,
+        "steps": 1200,
+        "batch_tokens": 1024,
     }
 
     @property

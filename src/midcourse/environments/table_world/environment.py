@@ -47,7 +47,7 @@ class TableWorldConfig(BaseModel):
     """Requests of the test split and of the ood split, whose tables have columns that they have nowhere else."""
     hard_fraction: float = Field(default=0.5, ge=0, le=1)
     """Share of requests that call tables or columns by words of the guide. In [0, 1]."""
-    min_traps: int = Field(default=2, ge=1, le=MAX_TRAPS)
+    min_traps: int = Field(default=1, ge=1, le=MAX_TRAPS)
     """Fewest such words of a hard request."""
     max_traps: int = Field(default=3, ge=1, le=MAX_TRAPS)
     """Most such words of a hard request; three stand for the table and both columns."""

@@ -37,7 +37,10 @@ SORTS: Mapping[str, str] = {
 """How a turn begins -> what sort it is; the first that fits. Other turns change the tables."""
 
 
-async def groups_of(parts: Parts, tasks: Sequence[Task]) -> list[tuple[Task, Sequence[Trajectory]]]:
+Attempts = tuple[Task, Sequence[Trajectory]]
+
+
+async def groups_of(parts: Parts, tasks: Sequence[Task]) -> list[Attempts]:
     """Return a group of plain rollouts of each task."""
 
     async def attempt(task: Task, number: int) -> Trajectory:
@@ -51,7 +54,7 @@ async def groups_of(parts: Parts, tasks: Sequence[Task]) -> list[tuple[Task, Seq
             key=RolloutKey(seed=MEASURE_SEED, update=0, task_id=task.task_id, attempt=number),
         )
 
-    found: list[tuple[Task, Sequence[Trajectory]]] = []
+    found: list[Attempts] = []
     at_once = CONCURRENT // GROUP_SIZE
     for start in range(0, len(tasks), at_once):
         wave = tasks[start : start + at_once]
@@ -62,22 +65,30 @@ async def groups_of(parts: Parts, tasks: Sequence[Task]) -> list[tuple[Task, Seq
     return found
 
 
-def success(groups: Sequence[tuple[Task, Sequence[Trajectory]]]) -> dict[str, float]:
-    """Return how many rollouts succeed, and how many groups have rewards that differ."""
-    rewards = [[trajectory.reward for trajectory in members] for _, members in groups]
-    flat = [reward for group in rewards for reward in group if reward is not None]
+def success(groups: Sequence[Sequence[float | None]]) -> dict[str, float]:
+    """Return how many rollouts succeed, of how many groups one does, and of how many the rewards differ.
+
+    Args:
+        groups: rewards of each group's rollouts; None, of one that failed, counts nowhere.
+    """
+    scored = [[reward for reward in rewards if reward is not None] for rewards in groups]
     return {
-        "pass@1": statistics.fmean(flat),
-        f"pass@{GROUP_SIZE}": statistics.fmean(any(group) for group in rewards),
-        "mixed_groups": statistics.fmean(len(set(group)) > 1 for group in rewards),
         "groups": len(groups),
+        "pass@1": statistics.fmean(reward for rewards in scored for reward in rewards),
+        f"pass@{GROUP_SIZE}": statistics.fmean(any(rewards) for rewards in scored),
+        "mixed_groups": statistics.fmean(len(set(rewards)) > 1 for rewards in scored),
     }
 
 
-def by_tag(groups: Sequence[tuple[Task, Sequence[Trajectory]]]) -> dict[str, dict[str, float]]:
+def by_tag(groups: Sequence[Attempts]) -> dict[str, dict[str, float]]:
     """Return `success` for each tag of the tasks."""
     tags = sorted({tag for task, _ in groups for tag in task.tags})
-    return {tag: success([group for group in groups if tag in group[0].tags]) for tag in tags}
+    return {tag: success(rewards_of([group for group in groups if tag in group[0].tags])) for tag in tags}
+
+
+def rewards_of(groups: Sequence[Attempts]) -> list[list[float | None]]:
+    """Return the rewards of each group."""
+    return [[trajectory.reward for trajectory in trajectories] for _, trajectories in groups]
 
 
 def sort_of(text: str) -> str:
@@ -86,7 +97,7 @@ def sort_of(text: str) -> str:
 
 
 async def uncertainty(parts: Parts, trajectories: Sequence[Trajectory]) -> dict[str, dict[str, float]]:
-    """Return, for each sort of turn that follows the same number of turns, its normalised entropies in quartiles."""
+    """Return, for each sort of turn, quartiles of the normalised entropy of its first tokens."""
     temperature = parts.tools.rollout.temperature
     found: dict[str, list[float]] = defaultdict(list)
     for trajectory in trajectories:
@@ -102,7 +113,7 @@ async def uncertainty(parts: Parts, trajectories: Sequence[Trajectory]) -> dict[
     }
 
 
-async def measure(path: str, *, seed: int = MEASURE_SEED, tasks: int = 120) -> dict[str, Any]:
+async def measure(path: str, *, seed: int = MEASURE_SEED, tasks: int = 80) -> dict[str, Any]:
     """Return what the module's docstring lists.
 
     Args:
@@ -125,8 +136,8 @@ async def measure(path: str, *, seed: int = MEASURE_SEED, tasks: int = 120) -> d
         played = [trajectory for _, members in groups["hard"] for trajectory in members[:1]]
         lengths = [len(trajectory.token_ids) for _, members in groups["hard"] for trajectory in members]
         return {
-            "success": {name: success(found) for name, found in groups.items()},
-            "cued": success(cued),
+            "success": {name: success(rewards_of(found)) for name, found in groups.items()},
+            "cued": success(rewards_of(cued)),
             "by_tag": {name: by_tag(groups[name]) for name in ("hard", "ood")},
             "uncertainty": await uncertainty(parts, played),
             "tokens": {"mean": statistics.fmean(lengths), "most": max(lengths)},
