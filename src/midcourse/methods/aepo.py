@@ -1,8 +1,9 @@
 """AEPO: a budget split by entropies, and branches that do not follow one another (arXiv:2510.14545). A rival of RAIL.
 
 The rule, its source and what differs are in branching/rivals/aepo.py, the objective in objectives/balanced_clipped.py,
-the weights in advantages/entropy.py. Differs from those: the mean and deviation of entropies are over the trained
-tokens of one group, which is all that is known when its weights are set.
+the weights in advantages/entropy.py. Differs from those: the mean and deviation of entropies are over the tokens of
+one group's scored rollouts, which is all that is known when its weights are set. A first rollout that failed before
+its first turn measures no gap.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from midcourse.methods.base import METHODS, RolloutTools
 from midcourse.methods.branched import BranchedRollouts, branch_statistics
 from midcourse.objectives.balanced_clipped import BalancedClippedObjective
 from midcourse.objectives.clipped import ClippedConfig
-from midcourse.types import Group, Member
+from midcourse.types import Group, Member, Turn
 
 
 @METHODS.register("aepo")
@@ -57,8 +58,8 @@ class AEPO:
         config, rollouts = self.config, BranchedRollouts(task, tools, seed=seed, update=update)
         pool = rollouts.pool
         await rollouts.begin(1)
-        known = [entropy for entropy in rollouts.entropies[0] if entropy is not None]
-        await rollouts.begin((initial_rollouts(known[0], known[1:], config) if known else config.rollout_budget) - 1)
+        root, *behind_tools = [entropy for entropy in rollouts.entropies[0] if entropy is not None] or [0.0]
+        await rollouts.begin(initial_rollouts(root, behind_tools, config) - 1)
         turn = 1
         while turn <= rollouts.last_turn and pool.used < config.rollout_budget:
             boundaries, lineage = rollouts.boundaries(turn), pool.lineage
@@ -81,13 +82,17 @@ class AEPO:
 
 
 def weighted(members: Sequence[Member], *, share: float) -> list[Member]:
-    """Return the members with the entropy-aware factor on each token that the policy drew."""
-    entropies = [[entropy for turn in member.trajectory.turns for entropy in turn.entropies] for member in members]
+    """Return the members with the entropy-aware factor on each token that the policy drew; failed ones as they are."""
+    entropies = [[entropy for turn in _trained_turns(member) for entropy in turn.entropies] for member in members]
     found: list[Member] = []
     for member, factors in zip(members, entropy_weights(entropies, share=share), strict=True):
         weights, remaining = list(member.trajectory.weights), iter(factors)
-        for turn in member.trajectory.turns:
+        for turn in _trained_turns(member):
             for position, _ in enumerate(turn.entropies, start=turn.start):
                 weights[position] *= next(remaining)
         found.append(replace(member, trajectory=replace(member.trajectory, weights=tuple(weights))))
     return found
+
+
+def _trained_turns(member: Member) -> Sequence[Turn]:
+    return member.trajectory.turns if member.trajectory.reward is not None else ()

@@ -1,7 +1,9 @@
 """ARPO: branch where the policy grows uncertain behind a tool's answer (arXiv:2507.19849). A rival of RAIL.
 
-The rule, its source and what differs are in branching/rivals/arpo.py. Advantages are GRPO's over all rollouts, the
-paper's soft attribution and its default; the hard one gives the same gradient at the rollout's own weights.
+The rule, its source and what differs are in branching/rivals/arpo.py. Advantages are GRPO's over all rollouts: the
+paper's soft attribution, its default (Sec. 3.2). Its hard one, by which tokens that d rollouts have in common get the
+mean of the d advantages, is not there: at the rollout's own weights both have the same gradient, since every rollout
+holds its copy of those tokens; they differ through clipping and 1 / |y| alone.
 """
 
 from collections.abc import Mapping, Sequence

@@ -37,6 +37,7 @@ class BranchedRollouts:
     async def grow(self, branches: Sequence[Branch], *, rule: str) -> None:
         """Draw the branches of one round side by side and keep them, in the order given."""
         places = [Place(parent=branch.rollout, turn=branch.turn) for branch in branches]
+        entropies = self.entropies
         drawn = await asyncio.gather(
             *(
                 self.pool.draw(place, branch.continuations, self._continuing("branch", branch.temperature_factor))
@@ -51,7 +52,7 @@ class BranchedRollouts:
                     rollouts=self.pool.keep(continuations),
                     rule=rule,
                     temperature=self._tools.rollout.temperature * branch.temperature_factor,
-                    entropy=self.entropies[branch.rollout][branch.turn],
+                    entropy=entropies[branch.rollout][branch.turn],
                 )
             )
 

@@ -110,8 +110,11 @@ class TAMPO:
 async def _mean_logprob(engine: MeteredEngine, trajectory: Trajectory, *, temperature: float) -> float:
     """Return the mean log-probability of what the policy wrote, at `temperature`; 0 where it wrote nothing.
 
-    Turn by turn: the engine holds each turn's states, so that only the last layer is computed again.
+    Turn by turn: the engine holds each turn's states, so that only the last layer is computed again. A rollout that
+    failed earns nothing and is not scored: what failed it may be the engine.
     """
+    if trajectory.reward is None:
+        return 0.0
     scores = await asyncio.gather(
         *(
             engine.score(

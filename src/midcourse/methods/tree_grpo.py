@@ -1,6 +1,7 @@
 """Tree-GRPO: trees of rollouts, compared within each tree and between them (arXiv:2509.21240). A rival of RAIL.
 
-The rule, its source and what differs are in branching/rivals/tree.py, the advantages in advantages/tree.py.
+The rule, its source and what differs are in branching/rivals/tree.py, the advantages in advantages/tree.py. Ours: a
+trunk that failed before its first turn is not gone on from, so that its group is smaller.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,7 +54,6 @@ class TreeGRPO:
             pool = rollouts.pool
             num_turns = [len(member.trajectory.turns) for member in pool.members]
             branches = tree_branches(pool.lineage, num_turns, round_index=index, config=config, key=rollouts.draw_key)
-            # A trunk that failed before its first turn has no node to go on from.
             await rollouts.grow([branch for branch in branches if num_turns[branch.rollout]], rule="tree_grpo")
         return rollouts.group()
 

@@ -90,9 +90,9 @@ class VIP:
         """Return how the rollouts were given out and how far predictions were off."""
         sizes = [len(group.members) for group in groups]
         errors = [
-            abs(self._predicted[group.task_id] - reward)
+            abs(self._predicted[group.task_id] - rate)
             for group in groups
-            if group.task_id in self._predicted and (reward := _mean_reward(group)) is not None
+            if group.task_id in self._predicted and (rate := success_rate(group)) is not None
         ]
         found = {
             "intervention/rollouts_a_task": mean(sizes),
@@ -103,9 +103,9 @@ class VIP:
         return {name: float(value) for name, value in found.items() if value is not None}
 
     def learn(self, groups: Sequence[Group], *, update: int) -> Mapping[str, float]:
-        """Take the mean rewards of an update's tasks; those outside [0, 1] count as the nearer end."""
-        seen = [(self._rows[group.task_id], reward) for group in groups if (reward := _mean_reward(group)) is not None]
-        self._trained.observe([row for row, _ in seen], [min(max(reward, 0.0), 1.0) for _, reward in seen])
+        """Take the mean rewards of an update's tasks."""
+        seen = [(self._rows[group.task_id], rate) for group in groups if (rate := success_rate(group)) is not None]
+        self._trained.observe([row for row, _ in seen], [rate for _, rate in seen])
         return {}
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
@@ -134,5 +134,7 @@ def embed_words(text: str) -> NDArray[numpy.float64]:
     return vector / length if length else vector
 
 
-def _mean_reward(group: Group) -> float | None:
-    return mean([reward for reward in group.rewards if reward is not None])
+def success_rate(group: Group) -> float | None:
+    """Return the mean reward, in [0, 1]: one outside counts as the nearer end; None where no member was scored."""
+    reward = mean([reward for reward in group.rewards if reward is not None])
+    return None if reward is None else min(max(reward, 0.0), 1.0)

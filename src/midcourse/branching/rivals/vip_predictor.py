@@ -62,7 +62,9 @@ class VIPPredictor:
 
     def predict(self, tasks: Sequence[int]) -> Array:
         """Return [B] p of the tasks at these rows of the embeddings."""
-        return 1.0 / (1.0 + numpy.exp(-self._logits[list(tasks)]))
+        # Tasks that are nearly alike and fared differently can push a third so far out that exp is infinite: p is 0.
+        with numpy.errstate(over="ignore"):
+            return 1.0 / (1.0 + numpy.exp(-self._logits[list(tasks)]))
 
     def observe(self, tasks: Sequence[int], mean_rewards: Sequence[float]) -> None:
         """Take what a batch gave.
