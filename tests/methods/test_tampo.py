@@ -125,9 +125,9 @@ def test_where_every_rollout_fails_nothing_is_scored_and_nothing_learned():
     assert method.temperatures.earned.tolist() == [0.0] * 3
 
 
-# learning, worked by hand: attempts that win have the log-probabilities -0.6, -0.3 and 0, all in sparsemax's support, so
-# each is raised by (1 + 0.9) / 3: weights 1/30, 1/3, 19/30; the others have them the other way round. Advantages are
-# 1, 1, -1, -1. The mean of weight times advantage is (2/30 - 38/30) / 4 = -0.3, 0 and 0.3, of which a twentieth is kept.
+# learning, worked by hand: attempts that win have the log-probabilities -0.6, -0.3 and 0. Sparsemax keeps all three and
+# raises each by (1 + 0.9) / 3: weights 1/30, 1/3, 19/30; the others have them the other way round. Advantages are 1, 1,
+# -1, -1. The mean of weight times advantage is (2/30 - 38/30) / 4 = -0.3, 0 and 0.3, of which a twentieth is kept.
 
 
 def test_a_temperature_earns_the_advantages_of_the_rollouts_that_are_likely_at_it():
