@@ -46,14 +46,10 @@ def play_example(environment: AgentBenchOSEnvironment, task: Task) -> tuple[floa
             interpreter = "python3" if facts["example_language"] == "python" else "bash"
             # By itself, as the check runs it: the shell has read .bashrc, which some examples do once more.
             variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in ENVIRONMENT.items())
-            output = act(
-                episode, "bash_action", script=f"env -i {variables} {interpreter} -c {shlex.quote(facts['example'])}"
-            )
-            answer = output.removeprefix(OUTPUT).strip() if facts["needs_answer"] else output
-        if facts["needs_answer"]:
-            act(episode, "answer_action", answer=answer)
-        else:
-            act(episode, "finish_action")
+            script = f"env -i {variables} {interpreter} -c {shlex.quote(facts['example'])} 2>/dev/null"
+            output = act(episode, "bash_action", script=script)
+            answer = output.removeprefix(OUTPUT).strip() if output.startswith(OUTPUT) else ""
+        act(episode, "answer_action", answer=answer)
         return episode.score(), answer
     finally:
         episode.close()
@@ -132,7 +128,7 @@ def main() -> None:
     options = parser.parse_args()
     if not (options.folder / "data").is_dir():
         sys.exit(f"{options.folder / 'data'} is not there")
-    machine = MachineConfig(kind=options.kind, root=options.root, script_seconds=120.0, command_seconds=60.0)
+    machine = MachineConfig(kind=options.kind, root=options.root, script_seconds=600.0, command_seconds=60.0)
     environment = opened(options.folder, machine)
     found = {
         split: check(environment, environment.tasks(split)[:: options.every], concurrency=options.concurrency)

@@ -17,6 +17,7 @@ import resource
 import select
 import shlex
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -229,7 +230,7 @@ class Guest:
     def answer(self, request):
         """Return what a request leads to."""
         if "since" in request:
-            shift_times(request["since"], request["by"])
+            shift_times(request["folders"], request["since"], request["by"])
             return {"status": 0, "output": ""}
         return self.command(request) if "text" in request else self.script(request)
 
@@ -323,20 +324,18 @@ class Shell:
         self.guest.shell = None
 
 
-def shift_times(since, by):
-    """Move the times of all files that were changed since then. Nanoseconds."""
-    device = os.lstat("/").st_dev
-    folders = ["/"]
-    while folders:
-        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    found = entry.stat(follow_symlinks=False)
-                    if entry.is_dir(follow_symlinks=False) and found.st_dev == device:
-                        folders.append(entry.path)
-                    if found.st_mtime_ns >= since:
-                        moved = (found.st_atime_ns, found.st_mtime_ns + by)
-                        os.utime(entry.path, ns=moved, follow_symlinks=False)
+def shift_times(folders, since, by):
+    """Move the times of all files below that were changed since then. Nanoseconds."""
+    devices = {os.lstat(folder).st_dev for folder in folders if os.path.isdir(folder)}
+    pending = list(folders)
+    while pending:
+        path = pending.pop()
+        with contextlib.suppress(OSError):
+            found = os.lstat(path)
+            if stat.S_ISDIR(found.st_mode) and found.st_dev in devices:
+                pending.extend(os.path.join(path, name) for name in os.listdir(path))
+            if found.st_mtime_ns >= since:
+                os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + by), follow_symlinks=False)
 
 
 def processes():

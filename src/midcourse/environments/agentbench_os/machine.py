@@ -59,6 +59,7 @@ class Machine:
 
     def __init__(self, sandbox: SystemSandbox, *, seed: int = 0) -> None:
         self._settings = sandbox.machine
+        self._writable = list(sandbox.writable)
         limits = {
             "cpu": sandbox.limits.cpu_seconds,
             "memory": sandbox.limits.memory_bytes,
@@ -125,7 +126,7 @@ class Machine:
         Raises:
             MachineError: the system went away.
         """
-        self._ask({"since": since, "by": by}, 0.0)
+        self._ask({"folders": self._writable, "since": since, "by": by}, 0.0)
 
     def close(self) -> None:
         """End it and all that runs in it; safe to call twice."""

@@ -24,7 +24,7 @@ PACKAGES = ("python3", "git", "vim-tiny", "curl", "wget", "unzip", "zip", "tree"
 """Those of AgentBench's images, as far as its tasks use them. Debian stands in for Ubuntu."""
 SECONDS = 3600.0
 NEEDED = ("bin/bash", "usr/bin/python3")
-LEFTOVERS = ("var/cache/apt/archives", "var/lib/apt/lists", "var/log")
+LEFTOVERS = ("var/cache/apt/archives", "var/lib/apt/lists")  # but not the logs: tasks ask about them
 FILES = {
     "etc/hostname": f"{HOST_NAME}\n",
     "etc/hosts": f"127.0.0.1 localhost {HOST_NAME}\n",
@@ -70,6 +70,7 @@ def finish(folder: Path) -> None:
         for path in (folder / name).rglob("*"):
             if path.is_file() and not path.is_symlink():
                 path.unlink()
+    (folder / "var/log/bootstrap.log").unlink(missing_ok=True)
 
 
 def prepare(folder: Path, *, archive: Path | None = None, mirror: str = MIRROR) -> None:

@@ -81,6 +81,11 @@ class SystemSandbox(Sandbox):
         """Whether its users are users of this machine, so that a limit on one's processes would count others too."""
         return self.machine.kind == "overlay"
 
+    @property
+    def writable(self) -> Sequence[str]:
+        """Folders below which its files can change."""
+        return ("/",) if self.machine.kind == "overlay" else WRITABLE
+
     def trial(self) -> list[str]:
         """Return the program that prints "ready" in a box that works: one with the Python and the shell it needs."""
         return ["/usr/bin/python3", "-I", "-S", "-c", "import os; os.execv('/bin/bash', ['bash', '-c', 'echo ready'])"]
