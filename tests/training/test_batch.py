@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_building import ENVIRONMENT, INTERVENTION, POLICY, PROMPT, make_group, make_trajectory
 
-from midcourse.training.batch import Row, build_batch, micro_batches, split_groups
+from midcourse.training.batch import MicroBatch, Row, build_batch, micro_batches, split_groups
 from midcourse.types import Group, Member
 
 
@@ -68,20 +68,22 @@ def test_advantages_that_do_not_fit_are_refused(values):
 def test_micro_batches_hold_each_row_once_within_the_budget(lengths, max_tokens):
     rows = make_rows(lengths)
     batches = micro_batches(rows, max_tokens=max_tokens)
-    assert sorted(id(row) for batch in batches for row in batch) == sorted(id(row) for row in rows)
+    assert sorted(id(row) for batch in batches for row in batch.rows) == sorted(id(row) for row in rows)
     for batch in batches:
-        padded = len(batch) * max(len(row.trajectory.token_ids) for row in batch)
-        assert padded <= max_tokens or len(batch) == 1
+        assert batch.tree is None
+        assert batch.computed_tokens == len(batch.rows) * max(len(row.trajectory.token_ids) for row in batch.rows)
+        assert batch.computed_tokens <= max_tokens or len(batch.rows) == 1
 
 
 def test_rows_go_longest_first_and_keep_their_order_within_a_length():
     rows = make_rows([4, 6, 4, 6])
-    assert micro_batches(rows, max_tokens=12) == [[rows[1], rows[3]], [rows[0], rows[2]]]
+    batches = micro_batches(rows, max_tokens=12)
+    assert [batch.rows for batch in batches] == [[rows[1], rows[3]], [rows[0], rows[2]]]
 
 
 def test_a_row_without_trained_tokens_takes_no_pass():
     rows = [Row(trajectory=make_trajectory([3, 4]), advantage=1.0), *make_rows([5])]
-    assert micro_batches(rows, max_tokens=100) == [[rows[1]]]
+    assert micro_batches(rows, max_tokens=100) == [MicroBatch(rows=[rows[1]])]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """Groups with advantages -> rows to train on -> micro-batches of bounded size. Letters: T tokens of one row."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from midcourse.training.prefix_tree import PrefixTree, grow_tree
 from midcourse.types import TRAINED_SOURCES, Group, TokenSource, Trajectory
 
 
@@ -94,23 +95,71 @@ def split_groups(groups: Sequence[Sequence[Row]], num_minibatches: int) -> list[
     return [groups[start:end] for start, end in itertools.pairwise(edges)]
 
 
-def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> list[list[Row]]:
-    """Return the rows in micro-batches of at most `max_tokens` tokens each, padding included.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """Rows of one forward and backward pass."""
 
-    Longest first, so that rows of like length share a micro-batch and the largest one fails first, if any does; rows
-    of one length stay in order. A row over the budget is alone. A row without trained tokens is left out: it counts
-    in the denominators already.
+    rows: Sequence[Row]
+    tree: PrefixTree | None = None  # of these rows, in this order; None: they are computed apart
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens that the model runs on, padding included."""
+        if self.tree is not None:
+            return self.tree.num_tokens
+        return len(self.rows) * max(len(row.trajectory.token_ids) for row in self.rows)
+
+
+def micro_batches(rows: Sequence[Row], *, max_tokens: int, shares_prefixes: bool = False) -> list[MicroBatch]:
+    """Return the rows in micro-batches of at most `max_tokens` computed tokens each, padding included.
+
+    With `shares_prefixes` rows that begin alike come first, in the order of their tokens, where computing what they
+    share once pays (`PrefixTree.pays`); of these a shared token counts once. The others, or all: longest first, so
+    that rows of like length share a micro-batch and the largest one fails first, if any does; rows of one length stay
+    in order. A row over the budget is alone. A row without trained tokens is left out: it counts in the denominators
+    already.
     """
+    trained = [row for row in rows if row.num_trained_tokens]
+    shared = _packed(trained, max_tokens) if shares_prefixes and trained else []
+    packed = {id(row) for batch in shared for row in batch.rows}
+    return shared + _padded([row for row in trained if id(row) not in packed], max_tokens)
+
+
+def _padded(rows: Sequence[Row], max_tokens: int) -> list[MicroBatch]:
     batches: list[list[Row]] = []
-    for row in _longest_first(rows):
+    for row in sorted(rows, key=lambda row: -len(row.trajectory.token_ids)):
         # The first row of a micro-batch is its longest.
         if batches and (len(batches[-1]) + 1) * len(batches[-1][0].trajectory.token_ids) <= max_tokens:
             batches[-1].append(row)
         else:
             batches.append([row])
-    return batches
+    return [MicroBatch(rows=batch) for batch in batches]
 
 
-def _longest_first(rows: Sequence[Row]) -> Iterator[Row]:
-    trained = (row for row in rows if row.num_trained_tokens)
-    return iter(sorted(trained, key=lambda row: -len(row.trajectory.token_ids)))
+def _packed(rows: Sequence[Row], max_tokens: int) -> list[MicroBatch]:
+    """Return micro-batches of rows that begin alike; rows where sharing does not pay are in none of them.
+
+    A family that no micro-batch can hold is cut in the order of tokens, so that neighbours in the tree stay together;
+    each part computes the beginning of all again.
+    """
+    runs: list[list[Row]] = []
+
+    def fits(*added: Row) -> bool:
+        return bool(runs) and _tree_of([*runs[-1], *added]).num_tokens <= max_tokens
+
+    for family in _tree_of(rows).families:
+        members = [rows[index] for index in family]
+        if len(members) == 1:
+            continue
+        if not fits(*members):
+            runs.append([])
+        for row in members:
+            if runs[-1] and not fits(row):
+                runs.append([])
+            runs[-1].append(row)
+    batches = [(run, _tree_of(run)) for run in runs]
+    return [MicroBatch(rows=run, tree=tree) for run, tree in batches if tree.pays]
+
+
+def _tree_of(rows: Sequence[Row]) -> PrefixTree:
+    return grow_tree([row.trajectory.token_ids for row in rows])

@@ -31,7 +31,9 @@ class TrainingConfig(BaseModel):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are scaled down to this norm."""
     micro_batch_tokens: int = Field(default=8192, ge=1)
-    """Tokens, padding included, of one forward and backward pass. A longer trajectory gets a pass of its own."""
+    """Tokens computed, padding included, in one forward and backward pass. A longer trajectory gets its own pass."""
+    shared_prefix: Literal["auto", "off"] = "auto"
+    """auto: tokens that rows begin with alike are computed once, forward and backward, where that is faster."""
     num_minibatches: int = Field(default=1, ge=1)
     """Optimizer steps that an update's groups are split over."""
     num_epochs: int = Field(default=1, ge=1)

@@ -219,9 +219,8 @@ def token_logprobs(
         ValueError: lengths that do not fit each other, or a wanted first token.
     """
     import torch
-    from torch.utils.checkpoint import checkpoint
 
-    _check_rows(rows, wanted, temperatures)
+    check_rows(rows, wanted, temperatures)
     device = next(model.parameters()).device
     num_rows, num_tokens = len(rows), max(len(row) for row in rows)
     ids_BT = torch.zeros(num_rows, num_tokens, dtype=torch.long)
@@ -244,10 +243,37 @@ def token_logprobs(
     hidden_NH = hidden_BTH[row_N, position_N - 1]
     ids_N = ids_BT[row_N, position_N]
     temperature_N = torch.tensor(list(temperatures), dtype=torch.float64, device=device)[row_N]
+    logprobs_N, entropies_N = score_tokens(
+        model, hidden_NH, ids_N, temperature_N, chunk_tokens=chunk_tokens, bf16_autocast=bf16_autocast
+    )
+    blank_BT = logprobs_N.new_zeros(num_rows, num_tokens)
+    return TokenLogprobs(
+        logprobs_BT=blank_BT.index_put((row_N, position_N), logprobs_N),
+        entropies_BT=blank_BT.index_put((row_N, position_N), entropies_N),
+    )
+
+
+def score_tokens(
+    model: Any,
+    hidden_NH: "Tensor",
+    ids_N: "Tensor",
+    temperature_N: "Tensor",
+    *,
+    chunk_tokens: int,
+    bf16_autocast: bool,
+) -> tuple["Tensor", "Tensor"]:
+    """Return [N] log-probabilities and [N] entropies, nats, from the hidden states that predict the tokens.
+
+    The head runs on `chunk_tokens` states at a time, and again in the backward pass. Entropies carry no gradient.
+    """
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    device_type = hidden_NH.device.type
     head = model.get_output_embeddings()
 
     def score(hidden: "Tensor", ids: "Tensor", temperature: "Tensor") -> tuple["Tensor", "Tensor"]:
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16_autocast):
+        with torch.autocast(device_type, dtype=torch.bfloat16, enabled=bf16_autocast):
             logits = head(hidden)
         precise = logits if logits.dtype == torch.float64 else logits.float()
         log_softmax = torch.log_softmax(precise / temperature.to(precise.dtype)[:, None], dim=-1)
@@ -261,16 +287,11 @@ def token_logprobs(
             hidden_NH.split(chunk_tokens), ids_N.split(chunk_tokens), temperature_N.split(chunk_tokens), strict=True
         )
     ]
-    logprobs_N = torch.cat([piece[0] for piece in pieces])
-    entropies_N = torch.cat([piece[1] for piece in pieces])
-    blank_BT = logprobs_N.new_zeros(num_rows, num_tokens)
-    return TokenLogprobs(
-        logprobs_BT=blank_BT.index_put((row_N, position_N), logprobs_N),
-        entropies_BT=blank_BT.index_put((row_N, position_N), entropies_N),
-    )
+    return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
 
 
-def _check_rows(rows: Sequence[Sequence[int]], wanted: Sequence[Sequence[bool]], temperatures: Sequence[float]) -> None:
+def check_rows(rows: Sequence[Sequence[int]], wanted: Sequence[Sequence[bool]], temperatures: Sequence[float]) -> None:
+    """Raise ValueError unless each row has tokens, one flag a token, False on its first, and a temperature > 0."""
     if not rows or not len(rows) == len(wanted) == len(temperatures):
         raise ValueError(
             f"rows, wanted and temperatures must be as many and at least one: got {len(rows)}, {len(wanted)}, "

@@ -6,9 +6,11 @@ sampling.
 """
 
 import copy
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,10 +20,13 @@ from torch import Tensor
 from midcourse.errors import TrainingError
 from midcourse.objectives.base import Objective, ObjectiveInputs
 from midcourse.objectives.reduction import row_coefficients
-from midcourse.training.batch import Row, build_batch, micro_batches, split_groups
+from midcourse.training.batch import MicroBatch, Row, build_batch, micro_batches, split_groups
 from midcourse.training.config import TrainingConfig
 from midcourse.training.policy import Policy, TokenLogprobs, token_logprobs
+from midcourse.training.shared_prefix import attention_over_trees, tree_logprobs, why_not_shared
 from midcourse.types import Group
+
+logger = logging.getLogger(__name__)
 
 
 def learning_rate_at(updates_taken: int, config: TrainingConfig) -> float:
@@ -85,6 +90,7 @@ class Updater:
             weight_decay=config.weight_decay,
             foreach=False,
         )
+        self.shares_prefixes = config.shared_prefix == "auto" and _can_share(policy.model)
         self.reference: Any = None
         if objective.kl_coefficient > 0:
             self.reference = copy.deepcopy(policy.model).eval().requires_grad_(False)
@@ -122,8 +128,11 @@ class Updater:
         tally = _Tally()
         # With one optimizer step the current log-probabilities are the old ones, bit for bit: a pass is saved.
         single_step = len(minibatches) * self.config.num_epochs <= 1
-        work = [micro_batches(rows, max_tokens=self.config.micro_batch_tokens) for rows in minibatches]
-        old = None if single_step else [[self._logprobs(rows).logprobs_BT for rows in part] for part in work]
+        work = [
+            micro_batches(rows, max_tokens=self.config.micro_batch_tokens, shares_prefixes=self.shares_prefixes)
+            for rows in minibatches
+        ]
+        old = None if single_step else [[self._logprobs(batch).logprobs_BT for batch in part] for part in work]
         for epoch in range(self.config.num_epochs):
             for index, part in enumerate(work):
                 self._step(part, None if old is None else old[index], tally, first_pass=epoch == 0)
@@ -132,6 +141,7 @@ class Updater:
         return {
             **_averages(tally),
             "objective/learning_rate": learning_rate,
+            "objective/computed_tokens": float(sum(batch.computed_tokens for part in work for batch in part)),
             "objective/rows": float(sum(len(rows) for rows in batch.groups)),
             "objective/groups_without_signal": float(batch.groups_without_signal),
             "objective/members_failed": float(batch.members_failed),
@@ -153,20 +163,22 @@ class Updater:
             for row, coefficient in zip(rows, values, strict=True)
         ]
 
-    def _step(self, part: Sequence[Sequence[Row]], old: Sequence[Tensor] | None, tally: _Tally, *, first_pass: bool):
+    def _step(self, part: Sequence[MicroBatch], old: Sequence[Tensor] | None, tally: _Tally, *, first_pass: bool):
         """Accumulate the gradient of every micro-batch, then move the weights once."""
         model = self.policy.model
         # Gradient checkpointing is only on in training mode; dropout rates are 0 either way.
         model.train(self.policy.config.gradient_checkpointing)
         self.optimizer.zero_grad(set_to_none=True)
-        for index, rows in enumerate(part):
-            found = self._logprobs(rows, with_gradient=True)
-            old_BT = found.logprobs_BT.detach() if old is None else old[index]
-            inputs = self._inputs(rows, found.logprobs_BT, old_BT)
-            if first_pass:
-                _add_rollout_metrics(tally, rows, old_BT, found.entropies_BT, self.config.importance_cap)
-            output = self.objective(inputs)
-            output.loss.backward()
+        for index, batch in enumerate(part):
+            # Gradient checkpointing runs layers again in the backward pass: with the same attention.
+            with nullcontext() if batch.tree is None else attention_over_trees(model):
+                found = self._logprobs(batch, with_gradient=True)
+                old_BT = found.logprobs_BT.detach() if old is None else old[index]
+                inputs = self._inputs(batch, found.logprobs_BT, old_BT)
+                if first_pass:
+                    _add_rollout_metrics(tally, batch.rows, old_BT, found.entropies_BT, self.config.importance_cap)
+                output = self.objective(inputs)
+                output.loss.backward()
             tally.loss += float(output.loss.detach())
             tally.objective_tokens += int(inputs.trained_BT.sum())
             for name, value in output.metrics.items():
@@ -193,18 +205,21 @@ class Updater:
                 "them are kept. A lower learning rate or float32 weights often help"
             )
 
-    def _logprobs(self, rows: Sequence[Row], *, with_gradient: bool = False, model: Any = None) -> TokenLogprobs:
+    def _logprobs(self, batch: MicroBatch, *, with_gradient: bool = False, model: Any = None) -> TokenLogprobs:
+        model = self.policy.model if model is None else model
+        settings: dict[str, Any] = {
+            "wanted": [row.trained for row in batch.rows],
+            "temperatures": [row.trajectory.temperature for row in batch.rows],
+            "chunk_tokens": self.policy.config.logprob_chunk_tokens,
+            "bf16_autocast": self.policy.config.bf16_autocast,
+        }
         with torch.set_grad_enabled(with_gradient):
-            return token_logprobs(
-                self.policy.model if model is None else model,
-                [row.trajectory.token_ids for row in rows],
-                wanted=[row.trained for row in rows],
-                temperatures=[row.trajectory.temperature for row in rows],
-                chunk_tokens=self.policy.config.logprob_chunk_tokens,
-                bf16_autocast=self.policy.config.bf16_autocast,
-            )
+            if batch.tree is not None:
+                return tree_logprobs(model, batch.tree, **settings)
+            return token_logprobs(model, [row.trajectory.token_ids for row in batch.rows], **settings)
 
-    def _inputs(self, rows: Sequence[Row], logprobs_BT: Tensor, old_BT: Tensor) -> ObjectiveInputs:
+    def _inputs(self, batch: MicroBatch, logprobs_BT: Tensor, old_BT: Tensor) -> ObjectiveInputs:
+        rows = batch.rows
         trained_BT = pad_rows([row.trained for row in rows], like=logprobs_BT).bool()
         weights_BT = pad_rows([row.trajectory.weights for row in rows], like=logprobs_BT)
         if self.config.importance_cap is not None:
@@ -219,11 +234,18 @@ class Updater:
             coefficients_BT=blank_BT + old_BT.new_tensor([row.coefficient for row in rows])[:, None],
             trained_BT=trained_BT,
             reference_logprobs_BT=(
-                self._logprobs(rows, model=self.reference).logprobs_BT if self.objective.kl_coefficient > 0 else None
+                self._logprobs(batch, model=self.reference).logprobs_BT if self.objective.kl_coefficient > 0 else None
             ),
             intervention_BT=trained_BT & ~sampled_BT,
             teacher_logprobs_BT=_teacher_logprobs_BT(rows, like=old_BT),
         )
+
+
+def _can_share(model: Any) -> bool:
+    reason = why_not_shared(model)
+    if reason is not None:
+        logger.warning("%s computes every row apart, whatever they share: %s", type(model).__name__, reason)
+    return reason is None
 
 
 def pad_rows(rows: Sequence[Sequence[float | bool]], *, like: Tensor) -> Tensor:
