@@ -144,7 +144,8 @@ def test_a_slow_server_is_a_timeout():
 
 
 @pytest.mark.parametrize(
-    "body", ["<html>", "[]", "{}", '{"choices": []}', '{"choices": [{"message": {"content": null}}]}', ""]
+    "body",
+    ["<html>", "[]", "{}", '{"choices": []}', '{"choices": [{"message": {"content": null}}]}', "", "[" * 100_000],
 )
 def test_a_body_without_a_reply_is_an_engine_error(body):
     with Server([(200, body, {}, 0)]) as server, pytest.raises(EngineError, match="status 200"):
@@ -179,6 +180,31 @@ def test_a_missing_key_is_named(monkeypatch):
     monkeypatch.delenv("ROLE_KEY", raising=False)
     with pytest.raises(ConfigError, match="ROLE_KEY is not set"):
         OpenAIEngineConfig(base_url="http://127.0.0.1:1/v1", model="m", api_key_variable="ROLE_KEY").build()
+
+
+@pytest.mark.parametrize("key", ["top-secret\r", "top secret", "top-secr\u00e9t"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(monkeypatch, key):
+    monkeypatch.setenv("ROLE_KEY", key)
+    with pytest.raises(ConfigError, match="ROLE_KEY must hold printable ASCII") as caught:
+        OpenAIEngineConfig(base_url="http://127.0.0.1:1/v1", model="m", api_key_variable="ROLE_KEY").build()
+    assert "top" not in str(caught.value)
+
+
+@pytest.mark.parametrize("charset", ["hex", "utf-16", "idna"])
+def test_a_body_is_utf_8_whatever_encoding_the_header_names(charset):
+    with Server([(200, reply("yes"), {"Content-Type": f"application/json; charset={charset}"}, 0)]) as server:
+        assert ask(server.url) == ["yes"]
+
+
+def test_the_wait_stays_finite_however_often_it_is_tried():
+    engine = OpenAIEngineConfig(base_url="http://127.0.0.1:1/v1", model="m", max_backoff_seconds=2.0).build()
+    assert engine._pause(5000, None) == 2.0
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v\x011", "http://127.0.0.1:8000/" + "v" * 70_000])
+def test_an_address_that_the_client_would_refuse_is_refused_at_once(url):
+    with pytest.raises(ValueError, match="expected an address"):
+        OpenAIEngineConfig(base_url=url, model="m")
 
 
 def test_both_engines_are_registered():

@@ -1,8 +1,17 @@
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midcourse.interventions.reading import CorrectorReply, ValidatorReply, VerifierReply, read_reply, read_review
+from midcourse.interventions.reading import (
+    LONGEST_REPLY,
+    CorrectorReply,
+    ValidatorReply,
+    VerifierReply,
+    read_reply,
+    read_review,
+)
 
 REPLY = '{"is_valid": false, "error_types": ["wrong_region"], "diagnosis": "too far", "suggest_next": "search"}'
 
@@ -105,3 +114,10 @@ def test_one_reading_of_a_quote_is_what_was_copied(written, meant):
     found = read_review(f'{{"verdict": "revise", "quote": "{written}"}}')
     assert found is not None
     assert meant in found[1]
+
+
+def test_a_verdict_is_looked_for_in_the_beginning_of_a_reply_alone():
+    assert read_review("x" * LONGEST_REPLY + '{"verdict": "keep"}') is None
+    started = time.process_time()
+    assert read_review("\\" * 20 * LONGEST_REPLY) is None
+    assert time.process_time() - started < 1.0  # doubling every backslash of it takes several seconds

@@ -18,6 +18,7 @@ from tests.interventions.scripted_world import STOP
 
 from midcourse.engines.scripted import Hang, ScriptedEngine
 from midcourse.errors import EngineError
+from midcourse.interventions import model_judges
 from midcourse.interventions.judge import Correction, JudgeConfig, Verdict
 from midcourse.rollout.episode import run_episode
 from midcourse.types import FailureKind, ReviewOutcome, ReviewRecord, StopReason, TokenSource
@@ -320,6 +321,13 @@ def test_a_servers_mark_ends_the_answer():
     trajectory = run_with_server("abXXX", server=server, max_intervention_tokens=16)
     assert text_of(trajectory) == "abcdefgh;"
     assert trajectory.reward == 1.0
+
+
+def test_of_an_endless_text_only_the_beginning_is_encoded(monkeypatch):
+    monkeypatch.setattr(model_judges, "LONGEST_REPLY", 4)
+    server = Server(revise("XX"), "cdefgh" + model_judges.END_MARK, KEEP)
+    trajectory = run_with_server("abXXX", "abcdefgh;", server=server, max_intervention_tokens=16)
+    assert authors(trajectory) == "ppiiiippp"
 
 
 def test_white_space_that_a_server_drops_is_kept_from_the_rejected_text():

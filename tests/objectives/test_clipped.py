@@ -124,3 +124,8 @@ def test_a_length_without_its_aggregation_is_refused():
         ClippedConfig(normalization_tokens=10)
     with pytest.raises(ValidationError, match="normalization_tokens"):
         ClippedConfig(aggregation="seq-sum-norm")
+
+
+def test_an_infinite_pull_to_the_reference_is_refused():
+    with pytest.raises(ValidationError, match="finite"):
+        ClippedConfig(kl_coefficient=float("inf"))

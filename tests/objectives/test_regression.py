@@ -141,3 +141,9 @@ def test_beyond_its_delta_huber_grows_linearly():
 def test_an_anchor_over_probability_one_is_refused():
     with pytest.raises(ValidationError, match="kappa"):
         RegressionConfig(kappa=0.1)
+
+
+@pytest.mark.parametrize("setting", [{"kappa": float("-inf")}, {"beta": float("inf")}, {"huber_delta": float("inf")}])
+def test_what_would_make_every_loss_not_finite_is_refused(setting):
+    with pytest.raises(ValidationError, match="finite"):
+        RegressionConfig(**setting)

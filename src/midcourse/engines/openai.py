@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -16,6 +17,9 @@ from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
 
 RETRIED_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 EXCERPT_CHARACTERS = 300
+MOST_DOUBLINGS = 64
+"""Of the wait before a retry: beyond them the factor would no longer fit a float."""
+_HEADER_WORD = re.compile("[!-~]+")
 
 
 @ENGINES.register("openai")
@@ -49,7 +53,8 @@ class OpenAIEngineConfig(BaseModel):
         try:
             parts = urlsplit(base_url)
             is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # brackets that do not close, a port that is no number
+            httpx.URL(base_url)
+        except (ValueError, httpx.InvalidURL):  # open brackets, a port that is no number, control characters
             is_whole = False
         if not is_whole or any(character.isspace() for character in base_url):
             raise ValueError('expected an address as in "http://127.0.0.1:8000/v1"')
@@ -70,6 +75,11 @@ class OpenAIEngine:
             key = os.environ.get(config.api_key_variable)
             if not key:
                 raise ConfigError(f"api_key_variable: the environment variable {config.api_key_variable} is not set")
+            if not _HEADER_WORD.fullmatch(key):  # the client would refuse it with a message that shows it
+                raise ConfigError(
+                    f"api_key_variable: the environment variable {config.api_key_variable} must hold printable ASCII "
+                    "characters without white space alone"
+                )
             headers["Authorization"] = f"Bearer {key}"
         self._client = httpx.AsyncClient(
             base_url=config.base_url.rstrip("/") + "/",
@@ -151,17 +161,19 @@ class OpenAIEngine:
 
     def _pause(self, attempt: int, retry_after: float | None) -> float:
         # Jitter spreads retries in time and reaches no result, so it need not be seeded.
-        pause = self.config.backoff_seconds * 2**attempt * random.uniform(0.5, 1.0)
+        pause = self.config.backoff_seconds * 2 ** min(attempt, MOST_DOUBLINGS) * random.uniform(0.5, 1.0)
         return min(max(pause, retry_after or 0.0), self.config.max_backoff_seconds)
 
     def _text(self, response: httpx.Response) -> str:
-        excerpt = response.text[:EXCERPT_CHARACTERS]
+        # JSON is UTF-8 whatever the header says; some encodings that a header can name raise on decoding.
+        body = response.content.decode(errors="replace")
+        excerpt = body[:EXCERPT_CHARACTERS]
         where = f"{self.config.base_url}: status {response.status_code}"
         if not response.is_success:
             raise EngineError(f"{where}: {excerpt}")
         try:
-            text = json.loads(response.text)["choices"][0]["message"]["content"]
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+            text = json.loads(body)["choices"][0]["message"]["content"]
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
             raise EngineError(f"{where}: no chat completion in the body: {excerpt}") from error
         if not isinstance(text, str):
             raise EngineError(f"{where}: the reply has no text: {excerpt}")

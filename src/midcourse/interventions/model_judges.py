@@ -24,7 +24,7 @@ from midcourse.interventions.judge import (
 )
 from midcourse.interventions.metering import CostLedger, MeteredEngine, MeteredTextEngine
 from midcourse.interventions.prompts import Prompt, render_prompt
-from midcourse.interventions.reading import ReviewReply, read_review
+from midcourse.interventions.reading import LONGEST_REPLY, ReviewReply, read_review
 from midcourse.interventions.roles import AUTO
 from midcourse.interventions.speaker import RolloutReader, SpeakerConfig, speaker_of
 from midcourse.methods.base import RolloutTools, Speaker
@@ -187,7 +187,7 @@ class ServerJudge:
             reply = await self._writer.complete(
                 _messages(prompt), max_tokens=max_tokens, temperature=self._config.temperature, seed=seed
             )
-        text, mark, _ = reply.partition(END_MARK)
+        text, mark, _ = reply[:LONGEST_REPLY].partition(END_MARK)  # all of it is encoded before it is cut to tokens
         rejected = passage.text.whole[len(accepted) :]
         if text and not text[0].isspace():
             text = rejected[: len(rejected) - len(rejected.lstrip())] + text

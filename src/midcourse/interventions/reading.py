@@ -114,6 +114,7 @@ def read_review(text: str) -> tuple[ReviewReply, Sequence[str]] | None:
     Models copy LaTeX and code into JSON without doubling its backslashes: the beginning of a fraction is then a form
     feed. The second reading takes a backslash that stands alone for itself.
     """
+    text = text[:LONGEST_REPLY]
     reply = read_reply(text, ReviewReply)
     literal = read_reply(_BACKSLASH.sub(_doubled, text), ReviewReply)
     first = reply or literal

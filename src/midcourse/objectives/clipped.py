@@ -27,7 +27,7 @@ class ClippedConfig(BaseModel):
     """How tokens and rows are averaged: GRPO, DAPO, Dr. GRPO."""
     normalization_tokens: int | None = Field(default=None, ge=1)
     """The constant length that seq-sum-norm divides by, in tokens; for no other aggregation."""
-    kl_coefficient: float = Field(default=0.0, ge=0)
+    kl_coefficient: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Factor on the k3 divergence from the initial policy. 0 (RTI Eq. 7 has none) makes no reference pass."""
 
     @model_validator(mode="after")

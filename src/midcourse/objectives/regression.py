@@ -22,11 +22,11 @@ class RegressionConfig(BaseModel):
 
     anchor: Literal["proxy", "const"] = "const"
     """Anchor of intervention tokens: the policy's own log-probability at the rollout weights, or `kappa`."""
-    kappa: float = Field(default=-0.2, le=0)
+    kappa: float = Field(default=-0.2, le=0, allow_inf_nan=False)
     """Anchor of const, nats a token: what the judge gives its own tokens on average. Paper: -0.2 math, -0.1 code."""
-    beta: float = Field(default=1e-3, gt=0)
+    beta: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """Advantage units a nat. About 5 / (loss tokens of a response at the start); const: beta * S at most 0.25. Ours."""
-    huber_delta: float | None = Field(default=None, gt=0)
+    huber_delta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Residuals beyond this count linearly, advantage units; none squares all of them. Ours."""
     divide_by_two_beta: bool = False
     """Divide the loss by 2 beta, so that its gradient at the rollout weights is that of REINFORCE, summed. Ours."""
