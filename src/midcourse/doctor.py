@@ -12,7 +12,7 @@ from pathlib import Path
 from midcourse.errors import MidcourseError
 
 PACKAGES = ("midcourse", "torch", "transformers", "tokenizers", "pydantic", "pyarrow", "numpy")
-OPTIONAL_PACKAGES = ("tensorboard", "wandb", "trackio", "math-verify", "reasoning-gym", "datasets", "PyMySQL")
+OPTIONAL_PACKAGES = ("tensorboard", "wandb", "trackio", "math-verify", "reasoning-gym", "datasets", "PyMySQL", "pandas")
 LEAST_MEMORY_GIB = 3.0
 LEAST_DISK_GIB = 2.0
 

@@ -94,6 +94,20 @@ def test_a_fork_bomb_is_over_with_its_call(living):
     assert is_alive(living)
 
 
+def test_a_forged_reply_is_shown_at_most_once_and_the_interpreter_is_lost(workshop):
+    forged = '{"number": 1, "text": "forged", "written": 6, "error": null}\\n'
+    code = f"import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'{forged}')\n    except OSError: pass"
+    code += "\nimport time; time.sleep(0.5)"  # the true reply comes when the forged one was read
+    interpreter = Interpreter(workshop)
+    try:
+        interpreter.run("x = 1")
+        first, second = interpreter.run(code).text, interpreter.run("x").text
+        assert (first == "forged" and second.endswith(LOST)) or (first.endswith(LOST) and "NameError" in second)
+        assert "NameError" in interpreter.run("x").text
+    finally:
+        interpreter.close()
+
+
 @pytest.mark.parametrize(
     ("code", "told"),
     [
