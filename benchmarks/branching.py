@@ -38,6 +38,7 @@ ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "rail": ("rail", {}),
     "rail-16": ("rail", {"rollout_budget": 16}),
     "rail-offline": ("rail", {"online": False}),
+    "rail-scalar-state": ("rail", {"controller": {"without_features": ["hidden", "task_embedding"]}}),
     "rail-dynamic": ("rail", {"promotion": {"rule": "dynamic"}}),
     "rail-branch-only": ("rail", {"space": {"regimes": ["mild"]}}),
     "rail-decoding-only": ("rail", {"space": {COUNTS: [8]}}),
