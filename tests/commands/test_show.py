@@ -5,8 +5,20 @@ from io import StringIO
 from rich.console import Console
 from tests.interventions.review_world import RIGHT, engine_of, make_tools, write
 from tests.interventions.scripted_world import LetterChat
+from tests.methods.rail_world import begun, collect, make_config
 
-from midcourse.commands.show import COLOURS, REJECTED, coloured, group_lines, legend, reviews_text, trajectory_json
+from midcourse.commands.show import (
+    COLOURS,
+    REJECTED,
+    branch_tree,
+    branches_text,
+    coloured,
+    group_json,
+    group_lines,
+    legend,
+    reviews_text,
+    trajectory_json,
+)
 from midcourse.types import Group, Member, Origin, ReviewOutcome, TokenSource, ToolResult
 
 
@@ -120,3 +132,99 @@ def test_what_the_reviews_came_to_is_said_as_in_a_report():
     assert "It wrote 22.2 % of the tokens" in text
     assert "policy wrote alone: 0.0 %. Success of members under review: 100.0 %." in text
     assert reviews_text([Group(group_id="g", task_id="t1", members=members[:1])]) == ""
+
+
+def branched_group(**settings):
+    """Four rollouts, of which that at place 2 is branched thrice and that at 3 once; see test_rail.py."""
+    return collect(begun(make_config(**settings)))[0]
+
+
+def shown(group):
+    terminal = Console(file=StringIO(), width=200, color_system=None)
+    for line in group_lines(group, "find it", LetterChat()):
+        terminal.print(line)
+    return terminal.file.getvalue().splitlines()
+
+
+def test_a_branched_task_is_shown_as_a_tree():
+    group = branched_group()
+    tree = Console(file=StringIO(), width=200, color_system=None)
+    tree.print(branch_tree(group))
+    lines = tree.file.getvalue().splitlines()
+    assert lines[0] == "16 members, 16 others"
+    assert [line for line in lines if line.startswith(("├── ", "└── "))] == [
+        f"{'└' if index == 3 else '├'}── [{index}] reward {int(index == 3)}, 2 turns, 25 tokens, done"
+        for index in range(4)
+    ]
+    first, second, third, fourth = [line.strip(" │├└─") for line in lines if "before turn" in line]
+    assert first == (
+        "before turn 1: 4 aggressive at temperature 1.04, by warm up, entropy 0.618, predicted +0.000, "
+        "gained +0.108, kept"
+    )
+    assert "8 mild at temperature 0.8" in second
+    assert third.endswith("gained -0.264, not kept")
+    assert "not kept" in fourth
+    below = lines.index(next(line for line in lines if first in line))
+    assert [line.strip(" │├└─") for line in lines[below + 1 : below + 5]] == [
+        f"[{index}] reward {int(index < 6)}, 2 turns, 25 tokens, done" for index in range(4, 8)
+    ]
+    assert sum("not a member, reward" in line for line in lines) == 16
+
+
+def test_of_a_branch_only_its_own_turns_are_printed():
+    lines = shown(branched_group(rollout_budget=8))
+    at = next(index for index, line in enumerate(lines) if line.startswith("[4] branch"))
+    assert lines[at + 1 : at + 3] == ["    as [2] before turn 1", "4,1+b;"]
+    root = next(index for index, line in enumerate(lines) if line.startswith("[2] root"))
+    assert lines[root + 1].startswith("[find it]2,0+l;<")
+    assert lines[root + 1].endswith(">2,1+a;")
+
+
+def test_a_branch_from_the_start_is_printed_whole_and_a_nested_one_below_its_parent():
+    group = branched_group(rollout_budget=8)
+    record = group.branches[0]
+    fresh = replace(record, parent=None, turn=0, predicted=None, gained=None, entropy=None, rule="", regime="")
+    nested = replace(record, parent=4, turn=1, rollouts=(5,), gained=None, is_kept=True)
+    other = replace(group, branches=(replace(fresh, rollouts=(4, 6, 7)), nested))
+    lines = shown(other)
+    assert "├── at the start: 3 at temperature 1.04, kept" in [line.replace("└", "├") for line in lines]
+    assert any(line.strip(" │├└─").startswith("before turn 1: 1 aggressive") for line in lines)
+    assert any("predicted +0.000, no reward came, kept" in line for line in lines)
+    at = next(index for index, line in enumerate(lines) if line.startswith("[4] branch"))
+    assert lines[at + 1].startswith("[find it]2,0+l;")
+
+
+def test_what_was_rejected_and_is_trained_on_all_the_same_is_shown_among_the_members():
+    group = branched_group(train_on_rejected=True)
+    lines = shown(group)
+    assert lines[2] == "32 members, 0 others"
+    assert not any("not a member" in line for line in lines)
+    assert sum(line.startswith("    as [") for line in lines) == 28
+
+
+def test_words_in_a_branch_cannot_steer_the_terminal():
+    group = branched_group(rollout_budget=8)
+    record = replace(group.branches[0], regime="[red]\x1b[2J", rule="a\nb")
+    text = "\n".join(shown(replace(group, branches=(record,))))
+    assert "[red]\\x1b[2J" in text
+    assert "\x1b" not in text
+    assert "by a\\nb" in text
+
+
+def test_json_holds_the_branches():
+    group = branched_group(rollout_budget=8)
+    (branch,) = group_json(group, "find it", LetterChat())["branches"]
+    assert (branch["parent"], branch["turn"], branch["rollouts"], branch["regime"]) == (
+        2,
+        1,
+        [4, 5, 6, 7],
+        "aggressive",
+    )
+    assert branch["hidden"] == []
+
+
+def test_what_the_branches_came_to_is_said_as_in_a_report():
+    text = branches_text([branched_group()])
+    assert text.startswith("Rollouts were branched 4 times into 28 more; 2 of the branches were kept.")
+    assert "Chosen by: warm up 4 (100.0 %)." in text
+    assert branches_text([replace(branched_group(rollout_budget=4))]) == ""

@@ -148,7 +148,7 @@ def _counted(names: Iterable[str]) -> dict[str, float]:
 
 def branch_sentences(found: BranchSummary) -> list[str]:
     """Return where rollouts were branched, by whom, and what it was worth, in plain sentences."""
-    kept = "" if found.num_kept is None else f", of which {found.num_kept:,.0f} were kept"
+    kept = "" if found.num_kept is None else f"; {found.num_kept:,.0f} of the branches were kept"
     said = [f"Rollouts were branched {found.num_branches:,.0f} times into {found.num_rollouts:,.0f} more{kept}."]
     if found.used is not None:
         said.append(f"A task took {found.used:,.1f} rollouts on average.")
