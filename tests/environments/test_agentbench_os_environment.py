@@ -210,7 +210,7 @@ def test_the_machine_around_is_out_of_sight(episode, kind):
     assert seen == "0\nend\n"
     refused = bash(
         episode,
-        "for f in /proc/sys/kernel/core_pattern /proc/sysrq-trigger /proc/1/mem; do"
+        "for f in /proc/sys/kernel/core_pattern /proc/sysrq-trigger; do"
         " (echo x > $f) 2>/dev/null && echo $f; done; mount -t tmpfs none /mnt 2>/dev/null && echo mounted;"
         " mknod /tmp/sda b 8 0 2>/dev/null && echo node;"
         " hostname other 2>/dev/null && echo named; date -s 2001-01-01 >/dev/null 2>&1 && echo dated; echo end",
