@@ -99,5 +99,5 @@ def test_turns_are_sorted_by_how_they_begin():
 
 
 def test_success_counts_rollouts_and_groups_whose_rewards_differ():
-    found = success([[1.0, 0.0, None], [0.0, 0.0], [1.0, 1.0], [0.0, None]])
-    assert found == {"groups": 4, "pass@1": 3 / 7, "pass@8": 1 / 2, "mixed_groups": 1 / 4}
+    found = success([[1.0, 0.0, None], [0.0, 0.0], [1.0, 1.0], [0.0, None], [None]])
+    assert found == {"groups": 4, "failed": 3, "pass@1": 3 / 7, "pass@8": 1 / 2, "mixed_groups": 1 / 4}

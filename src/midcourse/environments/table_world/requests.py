@@ -158,10 +158,10 @@ def draw_request(rng: random.Random, *, num_traps: int, unseen: bool = False) ->
     Raises:
         ValueError: no kind of request has so many tables and columns.
     """
-    kinds = [kind for kind in KINDS if SLOTS[kind] >= num_traps]
+    kinds: list[Kind] = [kind for kind in KINDS if SLOTS[kind] >= num_traps]
     if not kinds or num_traps < 0:
         raise ValueError(f"num_traps must lie in [0, {MAX_TRAPS}]: got {num_traps}")
-    kind = rng.choice(kinds)
+    kind: Kind = rng.choice(kinds)
     schema = draw_schema(rng, unseen=unseen)
     *names, other = rng.sample(schema.names, ROWS_OF_A_TABLE + 1)
     words = _draw_words(rng, schema)

@@ -69,11 +69,13 @@ def success(groups: Sequence[Sequence[float | None]]) -> dict[str, float]:
     """Return how many rollouts succeed, of how many groups one does, and of how many the rewards differ.
 
     Args:
-        groups: rewards of each group's rollouts; None, of one that failed, counts nowhere.
+        groups: rewards of each group's rollouts; None, of one that failed, counts in `failed` alone.
     """
-    scored = [[reward for reward in rewards if reward is not None] for rewards in groups]
+    found = [[reward for reward in rewards if reward is not None] for rewards in groups]
+    scored = [rewards for rewards in found if rewards]
     return {
-        "groups": len(groups),
+        "groups": len(scored),
+        "failed": sum(map(len, groups)) - sum(map(len, scored)),
         "pass@1": statistics.fmean(reward for rewards in scored for reward in rewards),
         f"pass@{GROUP_SIZE}": statistics.fmean(any(rewards) for rewards in scored),
         "mixed_groups": statistics.fmean(len(set(rewards)) > 1 for rewards in scored),
