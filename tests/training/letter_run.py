@@ -79,7 +79,9 @@ def letter_policy(seed: int = 0) -> Policy:
     return Policy(model=model, tokenizer=None, chat=LetterChat(), config=PolicyConfig(path="tiny", device="cpu"))
 
 
-def train_letters(folder, method, *, updates, resume=False, policy=None, teacher=None, environment=None, **settings):
+def train_letters(
+    folder, method, *, updates, resume=False, policy=None, teacher=None, environment=None, notes=None, **settings
+):
     """Return what a run recorded, and its policy; `teacher`: the policy whose weights teach."""
     policy = policy or letter_policy()
     judge = None
@@ -91,9 +93,10 @@ def train_letters(folder, method, *, updates, resume=False, policy=None, teacher
         chat=policy.chat,
         environment=environment or EvenWorld(),
         rollout=RolloutConfig(temperature=1.0, max_turn_tokens=24, groups_per_wave=2),
+        vocabulary_size=policy.model.config.vocab_size,
         judge=judge,
     )
-    notes = Notes()
+    notes = notes or Notes()
     parts = TrainingParts(
         policy=policy, tools=tools, method=method, recorder=notes, tasks=tools.environment.tasks("train")
     )
