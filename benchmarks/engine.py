@@ -4,7 +4,9 @@
 
 single_turn: 64 different prompts of 64 tokens, one completion of 48 tokens each. groups: the same with 8 prompts of 8
 completions each, as a group's rollouts start; the engine computes each prompt once. episodes: 4 turns from a 300-token
-prompt; each turn adds a completion and a tool answer, and generate() gets the whole history again. Ratios are
+prompt; each turn adds a completion and a tool answer, and generate() gets the whole history again. branches: 12
+continuations of 32 tokens from a 200-token prefix that a rollout has just computed; reprefill_ratio is against the same
+engine where each continuation has a prefix of its own, branches_ratio against generate(). Ratios are
 generate's seconds over the engine's for the same number of tokens: above 1 the engine is faster. Each ratio is the
 median over rounds.
 max_logprob_difference: sampled log-probabilities against one full forward of the model.
@@ -12,6 +14,7 @@ max_logprob_difference: sampled log-probabilities against one full forward of th
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import time
@@ -100,6 +103,21 @@ def _seconds_episodes(model, engine, *, batch: int, turns: int, new_tokens: int,
     return middle - started, time.perf_counter() - middle
 
 
+def _seconds_branches(model, engine, *, branches: int, length: int, new_tokens: int, seed: int) -> tuple[float, ...]:
+    """Return the seconds of generate(), of the engine where every prefix is another, and of it where all share one."""
+    (prefix,) = _prompts(1, length, seed)
+    others = _prompts(branches, length, seed + 1)
+    _sample(engine, [prefix], 1)  # the rollout that is branched
+    times = [time.perf_counter()]
+    _generate(model, [prefix] * branches, new_tokens)
+    times.append(time.perf_counter())
+    _sample(engine, others, new_tokens)
+    times.append(time.perf_counter())
+    _sample(engine, [prefix] * branches, new_tokens)
+    times.append(time.perf_counter())
+    return tuple(end - begin for begin, end in itertools.pairwise(times))
+
+
 def _max_difference(model: Qwen3ForCausalLM, engine: TransformersEngine) -> float:
     prompts = [prompt[: 20 + index] for index, prompt in enumerate(_prompts(8, 64, 99))]
     worst = 0.0
@@ -125,7 +143,7 @@ def main() -> None:
     model = _model(options.hidden_size, getattr(torch, options.dtype))
     engine = TransformersEngine(model, config=TransformersEngineConfig())
     _seconds_single(model, engine, batch=64, new_tokens=2, seed=7)  # warm both sides up
-    single, groups, episodes = [], [], []
+    single, groups, episodes, branches = [], [], [], []
     for seed in range(options.rounds):
         engine.drop_cache()
         single.append(_seconds_single(model, engine, batch=64, new_tokens=48, seed=100 * seed))
@@ -142,6 +160,11 @@ def main() -> None:
                 seed=1000 + 100 * seed,
             )
         )
+        engine.drop_cache()
+        branches += [
+            _seconds_branches(model, engine, branches=12, length=200, new_tokens=32, seed=2000 + 100 * seed + again)
+            for again in range(5)
+        ]
     median = statistics.median
     result = {
         "hidden_size": options.hidden_size,
@@ -154,6 +177,8 @@ def main() -> None:
         "episodes_tokens_per_second": round(
             options.episode_batch * 4 * options.episode_tokens / median(ours for _, ours in episodes)
         ),
+        "branches_ratio": round(median(theirs / ours for theirs, _, ours in branches), 2),
+        "reprefill_ratio": round(median(again / ours for _, again, ours in branches), 2),
         "max_logprob_difference": _max_difference(model, engine),
     }
     print(json.dumps(result))
