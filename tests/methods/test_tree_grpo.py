@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 from tests.methods.rival_world import TASKS, attempts, branches, collect, collect_all, engine_of, failures, world_seed
-from tests.rollout.branch_world import SeededWorld
+from tests.rollout.branch_world import KEY, SeededWorld
 
 from midcourse.advantages.tree import tree_advantages
+from midcourse.branching.rivals.tree import tree_branches
 from midcourse.methods.branched import lineage_of
 from midcourse.methods.tree_grpo import TreeGRPOConfig
 from midcourse.types import Origin
@@ -68,6 +69,21 @@ def test_later_rounds_expand_branches_too_and_each_is_led_through_its_trunks_wor
     for start in (0, 3, 6):  # within a round no node is taken twice while there are others
         taken = [(record.parent, record.turn) for record in group.branches[start : start + 3]]
         assert len(set(taken)) == 3
+
+
+def test_each_round_draws_its_nodes_anew():
+    config = TreeGRPOConfig(trees=1, nodes=1, rounds=2, leaves=1)
+    drawn = []
+    for task in TASKS:
+        group = collect(config.build(), engine_of(turns=lambda attempt: 3), task=task)
+        first = lineage_of(replace(group, members=group.members[:2], branches=group.branches[:1]))
+        for round_index in (0, 1):
+            (branch,) = tree_branches(
+                first, [3, 3], round_index=round_index, config=config, key=(KEY.seed, KEY.update, task.task_id)
+            )
+            drawn.append((branch.rollout, branch.turn))
+        assert (group.branches[1].parent, group.branches[1].turn) == drawn[-1]
+    assert drawn[::2] != drawn[1::2]  # else the rounds could not be told apart
 
 
 @pytest.mark.parametrize(
