@@ -29,8 +29,8 @@ HEADINGS = (
     "balanced",
     "r",
     "r of entropy",
-    "success: start",
-    "branches",
+    "success of the first",
+    "of branches",
 )
 
 
