@@ -246,7 +246,26 @@ def test_livecodebench_records_have_tests_of_one_type(tmp_path, changes):
 def test_a_record_without_a_field_is_named_with_it(tmp_path, file_format, field):
     record = {key: value for key, value in RECORDS[file_format].items() if key != field}
     with pytest.raises(DataError, match=f"problems.jsonl, line 2: .*{field}"):
-        read(tmp_path, [RECORDS[file_format] | {"task_id": 1, "question_id": 1}, record], file_format)
+        read(tmp_path, [RECORDS[file_format] | {"task_id": "1", "question_id": 1}, record], file_format)
+
+
+@pytest.mark.parametrize(
+    ("file_format", "changes"),
+    [
+        ("mbpp", {"text": None}),
+        ("mbpp", {"code": 5}),
+        ("mbpp", {"test_list": []}),
+        ("humaneval", {"task_id": ["a"]}),
+        ("humaneval", {"task_id": ""}),
+        ("humaneval_plus", {"base_input": [], "plus_input": []}),
+        ("mbpp_plus", {"base_input": [], "plus_input": []}),
+        ("livecodebench", {"question_content": 5}),
+        ("livecodebench", {"private_test_cases": "[" * 100_000}),
+    ],
+)
+def test_a_record_of_another_form_is_named(tmp_path, file_format, changes):
+    with pytest.raises(DataError, match=r"problems.jsonl, line 1"):
+        read(tmp_path, [RECORDS[file_format] | changes], file_format)
 
 
 def test_files_are_read_packed_or_plain_in_part_and_checked(tmp_path):
@@ -264,7 +283,7 @@ def test_files_are_read_packed_or_plain_in_part_and_checked(tmp_path):
         ProblemFile(path=str(path), format="mbpp", first=5).read()
     with pytest.raises(DataError, match=r"line 2: an earlier record has the same task, Mbpp/902"):
         read(tmp_path, [SANITIZED, SANITIZED], "mbpp")
-    for text, message in (("{", "line 1: is not JSON"), ("1", "expected a JSON object, got int"), ("", "holds 0")):
+    for text, message in (('{"a', "line 1: is not JSON"), ("1", "expected a JSON object, got int"), ("", "holds 0")):
         path.with_suffix(".jsonl").write_text(text)
         with pytest.raises(DataError, match=message):
             ProblemFile(path=str(path.with_suffix(".jsonl")), format="mbpp").read()
@@ -321,6 +340,8 @@ def test_the_answer_is_the_last_block_or_the_text(text, policy, expected):
         ("", "3", False),
         ("3\n3", "3", False),
         ("1" + "0" * 400, "1e400", False),
+        ("3\n \n4", "3\n\n4", True),
+        ("3\n\n4", "3\n4", False),
     ],
 )
 def test_outputs_are_the_same_line_by_line_and_number_by_number(written, expected, same):

@@ -130,7 +130,13 @@ def test_a_file_of_another_kind_is_refused(tmp_path, name, content, message):
         read(tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["absent.jsonl", "absent.parquet"])
+@pytest.mark.parametrize("name", ["absent.jsonl", "absent.parquet", "a" * 300 + ".jsonl"])
 def test_a_file_that_is_not_there_is_named(tmp_path, name):
     with pytest.raises(DataError, match=f"{name} cannot be read"):
         read(tmp_path / name)
+
+
+def test_a_whole_number_may_be_over_every_float(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"problem": "x", "answer": ' + "7" * 400 + "}")
+    (found,) = read_problems(tmp_path / "a.jsonl", fields=FieldNames(), max_answer_characters=400)
+    assert found.answer == "7" * 400

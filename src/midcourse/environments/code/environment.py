@@ -27,6 +27,8 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], Problem]] = {
     "livecodebench": livecodebench_problem,
 }
 SPLITS = ("train", "test")
+UNFIT = (ValueError, TypeError, AttributeError, IndexError, SyntaxError, RecursionError, OverflowError)
+"""What a reader raises where a field is there and holds something else than it should."""
 
 
 class ProblemFile(BaseModel):
@@ -60,8 +62,10 @@ class ProblemFile(BaseModel):
                 problem = READERS[self.format](record)
             except KeyError as error:
                 raise DataError(f'{where}: a record of format "{self.format}" must have {error.args[0]!r}') from error
-            except (ValueError, TypeError, SyntaxError) as error:
-                raise DataError(f"{where}: {error}") from error
+            except UNFIT as error:
+                raise DataError(f'{where}: {error} (read as format "{self.format}")') from error
+            if not isinstance(problem.task_id, str) or not problem.task_id:
+                raise DataError(f"{where}, field 'task_id': expected text, got {problem.task_id!r}")
             if problem.task_id in problems:
                 raise DataError(f"{where}: an earlier record has the same task, {problem.task_id}")
             problems[problem.task_id] = problem

@@ -42,8 +42,14 @@ def humaneval_plus_problem(record: Mapping[str, Any]) -> Problem:
     """Return the problem of a HumanEval+ record: base and plus inputs, compared with the reference solution's values.
 
     Differs from EvalPlus: see docs/code.md.
+
+    Raises:
+        KeyError: a field is missing.
+        ValueError: there is no input.
     """
     inputs = [*record["base_input"], *record["plus_input"]]
+    if not inputs:
+        raise ValueError("base_input and plus_input are empty: every answer would pass")
     data = {
         "reference": record["prompt"] + record["canonical_solution"],
         "entry_point": record["entry_point"],

@@ -73,15 +73,18 @@ def mbpp_plus_problem(record: Mapping[str, Any]) -> Problem:
 
     Raises:
         KeyError: a field is missing.
-        ValueError: the reference solution does not define the entry point.
+        ValueError: the reference solution does not define the entry point, or there is no input.
     """
     number, entry_point = int(str(record["task_id"]).rpartition("/")[2]), record["entry_point"]
     reference = record["canonical_solution"].strip() + "\n"
+    inputs = [*record["base_input"], *record["plus_input"]]
+    if not inputs:
+        raise ValueError("base_input and plus_input are empty: every answer would pass")
     restore = RESTORED.get(number, lambda arguments: arguments)
     data = {
         "reference": reference,
         "entry_point": entry_point,
-        "inputs": [restore(arguments) for arguments in (*record["base_input"], *record["plus_input"])],
+        "inputs": [restore(arguments) for arguments in inputs],
         "tolerance": record["atol"],
     }
     agree = "same"

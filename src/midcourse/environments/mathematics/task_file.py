@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,7 @@ def read_problems(path: Path, *, fields: FieldNames, max_answer_characters: int)
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield (place for messages, row)."""
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path.is_dir it does not raise for a name that is too long
         rows = _dataset_rows(path)
     elif path.suffix == ".parquet":
         rows = _parquet_rows(path)
@@ -137,7 +138,8 @@ def _problem(row: Mapping[str, Any], place: str, fields: FieldNames) -> Problem:
     if not isinstance(problem, str) or not problem.strip():
         raise DataError(f"{place}, field {fields.problem!r}: expected text, got {_excerpt(problem)}")
     answer = _required(row, fields.answer, place)
-    is_number = isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer)
+    is_whole = isinstance(answer, int) and not isinstance(answer, bool)  # of any length: some are over every float
+    is_number = is_whole or (isinstance(answer, float) and math.isfinite(answer))
     if not isinstance(answer, str) and not is_number:
         raise DataError(f"{place}, field {fields.answer!r}: expected text or a finite number, got {_excerpt(answer)}")
     bare_answer = _bare(str(answer))
