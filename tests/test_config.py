@@ -179,6 +179,21 @@ def test_sizes_that_would_fill_the_memory_are_refused(environment, key, most):
         load_config(None, [f"environment.name={environment}", f"{name}=1000000000000"])
 
 
+@pytest.mark.parametrize(
+    ("method", "key", "most"),
+    [
+        ("rail", "controller.window", 65_536),
+        ("rail", "controller.hidden_units", 4096),
+        ("arpo", "trigger.beam_size", 1024),
+        ("aepo", "trigger.beam_size", 1024),
+    ],
+)
+def test_sizes_of_a_method_that_would_never_end_are_refused(method, key, most):
+    name = f"method.{key}"
+    with pytest.raises(ConfigError, match=f"{name} = 1000000000000: expected less than or equal to {most}"):
+        load_config(None, [f"method.name={method}", f"{name}=1000000000000"])
+
+
 def test_an_error_in_a_file_names_the_file(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('[training]\nupdates = "many"\n', encoding="utf-8")
@@ -251,6 +266,33 @@ def test_role_engines_survive_the_resolved_file(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(resolved_toml(config), encoding="utf-8")
     assert load_config(path) == config
+
+
+REPAIR = ["method.name=rail", 'method.space.regimes=["mild", "repair"]', "method.repair.roles.played_by=scripted"]
+
+
+def test_a_table_that_may_be_absent_is_written_compared_and_read_back(tmp_path):
+    config = load_config(None, [*REPAIR, "method.repair.delta=inf", "method.repair.roles.verifier=none"])
+    path = tmp_path / "config.toml"
+    path.write_text(resolved_toml(config), encoding="utf-8")
+    assert load_config(path) == config
+    other = kept_settings(load_config(None, [*REPAIR, "method.repair.delta=2.5"]))
+    assert [(key, value, other[key]) for key, value in kept_settings(config).items() if value != other[key]] == [
+        ("method.repair.delta", "inf", "2.5")
+    ]
+    assert kept_settings(default_config("rail"))["method.repair"] == '"none"'
+
+
+def test_a_wrong_name_in_a_table_that_may_be_absent_is_named():
+    with pytest.raises(ConfigError, match=r"method\.repair\.delt = 3.*did you mean method\.repair\.delta"):
+        load_config(None, [*REPAIR, "method.repair.delt=3"])
+
+
+def test_a_role_in_a_table_within_the_method_can_be_left_to_an_engine():
+    config = load_config(None, [*REPAIR, "method.repair.roles.validator=engine", *SERVER])
+    assert config.role_engines["validator"].model == "large"
+    with pytest.raises(ConfigError, match=r"\[role_engines\.validator\] must say which"):
+        load_config(None, [*REPAIR, "method.repair.roles.validator=engine"])
 
 
 def test_a_resumed_run_may_change_its_length_its_place_and_its_speed_and_nothing_that_its_numbers_follow_from():

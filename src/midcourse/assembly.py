@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from midcourse.config import RunConfig, kept_settings, load_config, resolved_toml
+from midcourse.config.schema import nested_tables
 from midcourse.engines.base import EngineConfig, TextEngine
 from midcourse.environments.base import Environment, EnvironmentConfig, Evidence, Task
 from midcourse.errors import ConfigError, RunFolderError
@@ -28,7 +29,7 @@ from midcourse.interventions.audit import (
 from midcourse.interventions.judge import JudgeConfig
 from midcourse.interventions.metering import CostLedger
 from midcourse.interventions.pipeline import InterventionConfig, InterventionPipeline
-from midcourse.interventions.roles import Roles
+from midcourse.interventions.roles import Roles, RolesConfig
 from midcourse.interventions.speaker import SpeakerConfig
 from midcourse.methods.base import METHODS, LearningMethod, Method, MethodConfig, RolloutTools, Speaker
 from midcourse.methods.grpo import roll_out
@@ -138,11 +139,11 @@ def _judge(config: RunConfig, policy: Policy) -> Speaker | None:
 def _check_lengths(config: RunConfig, context_length: int) -> None:
     """Check that a prompt can stand before the longest turn and reply: else every rollout or role would fail."""
     lengths = {"rollout.max_turn_tokens": config.rollout.max_turn_tokens}
-    if isinstance(config.method, InterventionConfig) and config.method.roles.played_by == "self":
-        lengths["method.roles.max_tokens"] = config.method.roles.max_tokens
-    judge = _speaker_settings(config)
-    if isinstance(judge, JudgeConfig) and judge.played_by in ("frozen", "self"):
-        lengths["method.judge.max_tokens"] = judge.max_tokens
+    for path, table in nested_tables(config.method, "method"):
+        if (isinstance(table, RolesConfig) and table.played_by == "self") or (
+            isinstance(table, JudgeConfig) and table.played_by in ("frozen", "self")
+        ):
+            lengths[f"{path}.max_tokens"] = table.max_tokens
     for key, length in lengths.items():
         if length >= context_length:
             raise ConfigError(

@@ -30,7 +30,7 @@ from midcourse.engines.scripted import ScriptedEngine
 from midcourse.errors import ConfigError
 from midcourse.interventions.pipeline import InterventionConfig
 from midcourse.methods.rail import RAILConfig
-from midcourse.types import Group, InterventionOutcome, Member, Origin, TokenSource
+from midcourse.types import FailureKind, Group, InterventionOutcome, Member, Origin, TokenSource
 
 
 def shadow(**settings):
@@ -156,6 +156,13 @@ def test_all_of_a_task_are_roots_where_every_rollout_failed():
         assert sum(request.sampling is not None for request in engine.requests) == 8
         assert method.advantages(group) == [None] * 4
         assert method.learn([group], update=2)["intervention/controller/decisions"] == 0
+
+
+@pytest.mark.parametrize("phase", [SHADOW, LIVE])
+def test_a_prompt_that_is_too_long_fails_its_rollouts_and_not_the_run(phase):
+    group, engine = collect(begun(make_config(phase)), engine=engine_of(context_length=len("[find it]") - 1))
+    assert [member.trajectory.failure for member in group.members] == [FailureKind.PROMPT_TOO_LONG] * 4
+    assert (group.branches, group.task_embedding, engine.requests) == ((), (), [])
 
 
 def test_one_reward_is_enough_to_branch():

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from pydantic import BaseModel
 
-from midcourse.config.schema import NAMED_SECTIONS, SECTIONS, RunConfig, nested_class, section_fields
+from midcourse.config.schema import NAMED_SECTIONS, SECTIONS, RunConfig, section_fields
 from midcourse.config.writing import toml_value
 
 FREE_ON_RESUME = (
@@ -60,7 +60,7 @@ def _flat_settings(config: RunConfig) -> Iterator[tuple[str, str]]:
 def _flat_section(section: BaseModel, prefix: str) -> Iterator[tuple[str, str]]:
     for name in section_fields(type(section)):
         value = getattr(section, name)
-        if nested_class(type(section), name) is None:
-            yield prefix + name, toml_value(value)
-        else:
+        if isinstance(value, BaseModel):
             yield from _flat_section(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, toml_value(value)

@@ -21,6 +21,7 @@ from midcourse.config.schema import (
     RunConfig,
     known_keys,
     nested_class,
+    nested_tables,
     register_all,
     section_classes,
     section_keys,
@@ -138,8 +139,8 @@ def _role_engines(given: Any, method: BaseModel, origin: _Origin) -> Mapping[str
         raise ConfigError(f"{origin.of('role_engines')} = {given!r}: expected tables such as [role_engines.validator]")
     asked = {
         role
-        for name in type(method).model_fields
-        if isinstance(cast := getattr(method, name), RolesConfig | JudgeConfig)
+        for _, cast in nested_tables(method, "method")
+        if isinstance(cast, RolesConfig | JudgeConfig)
         for role in cast.engine_roles
     }
     found: dict[str, BaseModel] = {}

@@ -5,7 +5,8 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
 
@@ -108,9 +109,20 @@ def section_fields(section_class: type[BaseModel]) -> list[str]:
 
 
 def nested_class(section_class: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """Return the class of a field that is a table of settings itself, else None."""
+    """Return the class of a field that is a table of settings itself, one that may be absent too; else None."""
     annotation = section_class.model_fields[name].annotation
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    parts = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    kinds = [part for part in parts if part is not NoneType]
+    return kinds[0] if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], BaseModel) else None
+
+
+def nested_tables(section: BaseModel, path: str) -> Iterator[tuple[str, BaseModel]]:
+    """Yield (path, table) of every table of settings that a section has, those within tables too."""
+    for name in section_fields(type(section)):
+        table = getattr(section, name)
+        if isinstance(table, BaseModel):
+            yield f"{path}.{name}", table
+            yield from nested_tables(table, f"{path}.{name}")
 
 
 def section_keys(section_class: type[BaseModel], prefix: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ from midcourse.config.schema import (
     TOP_FIELDS,
     RunConfig,
     nested_class,
+    nested_tables,
     register_all,
     section_fields,
 )
@@ -164,18 +165,18 @@ def _render(config: RunConfig, *, commented: bool) -> str:
 def _role_of(method: BaseModel) -> str | None:
     """Return a role of the method that a server may play; None where it has none."""
     roles = {RolesConfig: "validator", JudgeConfig: "judge"}
-    found = (role for _, part in method for kind, role in roles.items() if isinstance(part, kind))
+    tables = [table for _, table in nested_tables(method, "method")]
+    found = (role for table in tables for kind, role in roles.items() if isinstance(table, kind))
     return next(found, None)
 
 
 def _render_section(value: BaseModel, path: str, *, commented: bool) -> list[str]:
     fields = section_fields(type(value))
-    plain = [name for name in fields if nested_class(type(value), name) is None]
-    lines = _render_fields(value, plain, commented=commented)
-    for name in fields:
-        if nested_class(type(value), name) is not None:
-            lines += ["", f"[{path}.{name}]"]
-            lines += _render_section(getattr(value, name), f"{path}.{name}", commented=commented)
+    tables = [name for name in fields if isinstance(getattr(value, name), BaseModel)]
+    lines = _render_fields(value, [name for name in fields if name not in tables], commented=commented)
+    for name in tables:
+        lines += ["", f"[{path}.{name}]"]
+        lines += _render_section(getattr(value, name), f"{path}.{name}", commented=commented)
     return lines
 
 
@@ -208,9 +209,9 @@ def _reference_rows(section_class: type[BaseModel], prefix: str, only: Sequence[
         spec, nested = section_class.model_fields[name], nested_class(section_class, name)
         if only and name not in only:
             continue
+        if nested is None or spec.default is None:
+            default = "required" if spec.is_required() else toml_value(spec.get_default(call_default_factory=True))
+            meaning = " ".join(_meaning(section_class, name).split()).replace("|", "\\|")
+            yield f"| `{prefix}{name}` | `{default}` | {meaning} |"
         if nested is not None:
             yield from _reference_rows(nested, f"{prefix}{name}.", ())
-            continue
-        default = "required" if spec.is_required() else toml_value(spec.get_default(call_default_factory=True))
-        meaning = " ".join(_meaning(section_class, name).split()).replace("|", "\\|")
-        yield f"| `{prefix}{name}` | `{default}` | {meaning} |"

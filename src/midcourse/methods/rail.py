@@ -93,7 +93,7 @@ class RAILConfig(BaseModel):
         if (REPAIR in kinds) != (self.repair is not None):
             raise ConfigError(
                 "repair: give its settings where space.regimes holds a regime that repairs, and only there: "
-                f"got regimes {list(self.space.regimes)} and repair = {self.repair}"
+                f"got regimes {list(self.space.regimes)} and repair = {None if self.repair is None else 'its settings'}"
             )
         return self
 
@@ -276,11 +276,12 @@ class _Growth:
 
     async def begin(self) -> None:
         """Draw the initial pool."""
-        if self.remaining > self.config.initial_rollouts and self.method.wants_embedding:
-            await self._embed_task()
         policy = MeteredEngine(self.tools.engine, purpose="policy", ledger=self.ledger)
         drawn = await self.pool.draw(Place(), self.config.initial_rollouts, Continuing(engine=policy))
         self.pool.keep(drawn, origin=Origin.ROOT)
+        # Behind the rollouts: where the prompt is too long for the engine, they fail, and nobody asks for its states.
+        if self.can_branch and self.method.wants_embedding:
+            await self._embed_task()
 
     async def branch_by_rule(self) -> None:
         """Shadow: at the most uncertain turns, counts in increasing order, while the pool's mean nears 0.5 (B.3.4)."""
