@@ -1,4 +1,5 @@
 import pytest
+from pydantic import ValidationError
 
 from midcourse.branching.promotion import Promotion, PromotionConfig, agrees, promotion_bar
 from midcourse.errors import CheckpointError
@@ -47,6 +48,14 @@ def test_skill_promotes_after_sixty_anchors_over_the_bar_counted_from_the_fiftie
     assert (promotion.promoted_at, promotion.reason) == (8, "skill")
     observe(promotion, [False] * 500)
     assert promotion.begin_update(9)
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_a_window_whose_bar_nothing_can_pass_is_refused_under_the_dynamic_rule_alone(window):
+    with pytest.raises(ValidationError, match=rf"window = {window}: no agreement .* expected at least 5"):
+        PromotionConfig(rule="dynamic", window=window)
+    assert PromotionConfig(rule="dynamic", window=5).window == 5
+    assert PromotionConfig(window=window).window == window
 
 
 def test_one_window_at_the_bar_starts_the_row_anew():

@@ -211,6 +211,11 @@ def test_words_in_a_branch_cannot_steer_the_terminal():
     assert "by a\\nb" in text
 
 
+def test_the_name_of_a_task_cannot_steer_the_terminal():
+    (line,) = shown(Group(group_id="g", task_id="[red]\x1b[2J\nb", members=()))[1:]
+    assert line == "task [red]\\x1b[2J\\nb: find it"
+
+
 def test_json_holds_the_branches():
     group = branched_group(rollout_budget=8)
     (branch,) = group_json(group, "find it", LetterChat())["branches"]

@@ -200,8 +200,15 @@ def test_advantages_are_grpos():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature_factors": (1.0, 0.9)}, r"temperature_factors must be positive and increasing: got \[1.0, 0.9\]"),
-        ({"temperature_factors": ()}, r"temperature_factors must be positive and increasing: got \[\]"),
+        *(
+            ({"temperature_factors": factors}, rf"must be increasing and in \[0.01, 100\]: got \[{told}\]")
+            for factors, told in (
+                ((1.0, 0.9), "1.0, 0.9"),
+                ((), ""),
+                ((1e-40, 1.0), "1e-40, 1.0"),
+                ((1.0, 101.0), "1.*"),
+            )
+        ),
         ({"nucleus": 0.0}, "nucleus\n.*greater than 0"),
         ({"averaging_rate": 1.1}, "averaging_rate\n.*less than or equal to 1"),
         ({"group_size": 0}, "group_size\n.*greater than or equal to 1"),

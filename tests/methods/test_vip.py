@@ -231,6 +231,12 @@ def test_tasks_with_words_in_common_are_alike():
         ({"min_rollouts": 2}, "min_rollouts must be at least 3 for dr_grpo: got 2"),
         ({"estimator": "grpo"}, r"estimator\n.*'dr_grpo' or 'rloo'"),
         ({"predictor": {"observation_clip": 0.5}}, r"predictor.observation_clip\n.*less than 0.5"),
+        ({"predictor": {"observation_clip": 1e-17}}, r"predictor.observation_clip\n.*greater than or equal to 0.00"),
+        (
+            {"predictor": {"observation_noise": 1e-300}},
+            r"predictor.observation_noise\n.*greater than or equal to 0.00",
+        ),
+        ({"predictor": {"length_scale": 1e-200}}, r"predictor.length_scale\n.*greater than or equal to 0.00"),
         ({"group_size": 4}, "group_size\n.*Extra inputs"),
     ],
 )

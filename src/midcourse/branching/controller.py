@@ -49,13 +49,13 @@ class ControllerConfig(BaseModel):
     """eta: an action is taken if its predicted gain is over this. 0 is ours; the paper's value is not known."""
     exploration: ExplorationConfig = Field(default_factory=ExplorationConfig)
     """How often the least covered action is tried instead."""
-    hidden_units: int = Field(default=64, ge=1)
+    hidden_units: int = Field(default=64, ge=1, le=4096)
     """Of the network. Paper: 64."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Part of the units that a training step leaves out; none is when scoring. The paper names dropout, no rate."""
     huber_delta: float = Field(default=0.1, gt=0, allow_inf_nan=False)
     """Errors beyond this count linearly. Ours: gains are at most 0.5, so 1 would be the squared error."""
-    window: int = Field(default=512, ge=1)
+    window: int = Field(default=512, ge=1, le=65536)
     """W: traces that are kept and learned from. Ours."""
     half_life: float = Field(default=128.0, gt=0, allow_inf_nan=False)
     """Traces after which a trace counts half. Ours."""

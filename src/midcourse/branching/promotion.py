@@ -15,13 +15,13 @@ the majority's agreement and the balanced accuracy (`skill.py`) beside it.
 import math
 from collections import deque
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, Self
 
 import numpy
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from midcourse.errors import CheckpointError
+from midcourse.errors import CheckpointError, ConfigError
 
 REASONS = ("", "fixed", "skill", "cap")
 
@@ -36,13 +36,22 @@ class PromotionConfig(BaseModel):
     shadow_fraction: float = Field(default=0.2, ge=0, le=1)
     """Part of all updates that is shadow under the fixed rule. Ours; the paper's ablations are 1/3 and 1/2."""
     window: int = Field(default=60, ge=1)
-    """W: anchors of the rolling sign agreement. Paper: 60."""
+    """W: anchors of the rolling sign agreement; at least 5 under the dynamic rule. Paper: 60."""
     patience: int = Field(default=60, ge=1)
     """P: anchors in a row over the bar. Paper: 60."""
     min_anchors: int = Field(default=50, ge=1)
     """n_min: anchors before any counts for the row. Paper: 50."""
     cap_updates: int = Field(default=200, ge=0)
     """T_cap: updates after which the dynamic rule promotes anyway. Paper: 200."""
+
+    @model_validator(mode="after")
+    def _the_bar_can_be_passed(self) -> Self:
+        if self.rule == "dynamic" and promotion_bar(self.window) >= 1:
+            raise ConfigError(
+                f"window = {self.window}: no agreement can be over the bar of {promotion_bar(self.window):.2f}; "
+                "expected at least 5 under the dynamic rule"
+            )
+        return self
 
 
 def agrees(predicted: float, gained: float) -> bool:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from midcourse.commands.show import one_line
 from midcourse.recording.serialization import plain_values
 
 output = Console(highlight=False)
@@ -52,7 +53,7 @@ def progress_bar(title: str, total: int | None) -> Iterator[Advance]:
         task = progress.add_task(title, total=total, note="")
 
         def advance(done: int, note: str = "", total: int | None = None) -> None:
-            progress.update(task, completed=done, note=note, total=total)
+            progress.update(task, completed=done, note=one_line(note), total=total)
 
         yield advance
 

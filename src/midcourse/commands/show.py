@@ -92,7 +92,7 @@ def outcome(trajectory: Trajectory) -> str:
 
 def group_lines(group: Group, query: str, chat: ChatFormat) -> Iterator[RenderableType]:
     """Yield what to print for one group: its branches as a tree, members, what they replaced, attempts left over."""
-    yield Text(f"\ntask {group.task_id}: {printable(query)}", style="bold")
+    yield Text(f"\ntask {one_line(group.task_id)}: {printable(query)}", style="bold")
     if group.branches:
         yield branch_tree(group)
     own_turns = _own_turns(group)

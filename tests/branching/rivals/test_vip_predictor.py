@@ -61,6 +61,17 @@ def test_a_task_far_away_learns_nothing():
     assert predictor.predict([1])[0] == sigmoid(-1)
 
 
+@pytest.mark.parametrize(
+    "extreme",
+    [{"observation_clip": 1e-12}, {"observation_noise": 1e-12}, {"length_scale": 1e-6}, {"length_scale": 1e6}],
+)
+def test_the_least_and_greatest_settings_leave_every_prediction_a_number(extreme):
+    predictor = VIPPredictor([*LINE, LINE[0]], VIPPredictorConfig(**extreme))
+    for _ in range(3):
+        predictor.observe([0, 1, 3], [0.0, 1.0, 1.0])
+    assert numpy.isfinite(predictor.predict(range(4))).all()
+
+
 def test_rewards_of_zero_and_one_are_clipped():
     predictor = VIPPredictor(LINE, VIPPredictorConfig(observation_clip=0.01, length_scale=0.1))
     predictor.observe([0, 1], [0.0, 1.0])

@@ -31,7 +31,7 @@ class EntropyTriggerConfig(BaseModel):
     """threshold: branch where P_t > threshold, as the papers say. probability: with probability P_t, as their code."""
     threshold: float = Field(default=0.5, ge=0, le=1)
     """tau of the rule threshold."""
-    beam_size: int = Field(default=2, ge=2)
+    beam_size: int = Field(default=2, ge=2, le=1024)
     """Rollouts that a branched one becomes, itself included. Code: 2."""
 
 

@@ -30,7 +30,7 @@ class TemperaturePolicyConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     temperature_factors: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
-    """Times the run's temperature, increasing. Ours."""
+    """Times the run's temperature, increasing, in [0.01, 100]: log-probabilities stay finite. Ours."""
     averaging_rate: float = Field(default=0.05, gt=0, le=1)
     """Weight of an update in the exponential mean. Paper: 0.05."""
     nucleus: float = Field(default=0.7, gt=0, le=1)
@@ -39,8 +39,8 @@ class TemperaturePolicyConfig(BaseModel):
     @model_validator(mode="after")
     def _factors_increase(self) -> Self:
         factors = self.temperature_factors
-        if not factors or not all(0 < one < float("inf") for one in factors) or sorted(set(factors)) != list(factors):
-            raise ConfigError(f"temperature_factors must be positive and increasing: got {list(factors)}")
+        if not factors or not all(0.01 <= one <= 100 for one in factors) or sorted(set(factors)) != list(factors):
+            raise ConfigError(f"temperature_factors must be increasing and in [0.01, 100]: got {list(factors)}")
         return self
 
 

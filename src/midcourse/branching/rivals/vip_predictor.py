@@ -33,11 +33,11 @@ class VIPPredictorConfig(BaseModel):
 
     prior_mean: float = Field(default=-1.0, allow_inf_nan=False)
     """Logit of the success probability of a task that nothing is known of. Code: -1, that is 0.27."""
-    length_scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    length_scale: float | None = Field(default=None, ge=1e-6, le=1e6)
     """h: distance at which tasks are alike by 0.61; None: the median distance of the tasks, as in the paper."""
-    observation_clip: float = Field(default=1e-6, gt=0, lt=0.5)
+    observation_clip: float = Field(default=1e-6, ge=1e-12, lt=0.5)
     """Mean rewards are kept this far from 0 and 1, where the logit is infinite. Code: 1e-6."""
-    observation_noise: float = Field(default=1e-4, gt=0, allow_inf_nan=False)
+    observation_noise: float = Field(default=1e-4, ge=1e-12, allow_inf_nan=False)
     """Variance of an observed logit. Code: 1e-4."""
 
 
