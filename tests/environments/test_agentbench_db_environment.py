@@ -94,7 +94,7 @@ def test_a_server_is_found_by_its_url_and_the_password_by_its_variable(monkeypat
 def test_without_the_driver_sqlite_works_and_a_server_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pymysql", None)
     assert len(world(tmp_path, QUESTION).tasks("train")) == 1
-    with pytest.raises(ConfigError, match=r"need a driver: pip install 'midcourse\[mysql\]'"):
+    with pytest.raises(ConfigError, match=r"need a driver: pip install -e '\.\[mysql\]'"):
         world(tmp_path, QUESTION, backend="mariadb")
 
 

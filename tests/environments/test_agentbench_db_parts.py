@@ -13,7 +13,8 @@ from midcourse.environments.agentbench_db.database import TRUNCATED, shown_chang
 from midcourse.environments.agentbench_db.dialect import compare_text, to_sqlite
 from midcourse.environments.agentbench_db.environment import TaskFile
 from midcourse.environments.agentbench_db.tables import state_hash
-from midcourse.environments.agentbench_db.tools import BadCall, checked_argument
+from midcourse.environments.agentbench_db.tools import checked_argument
+from midcourse.environments.calls import BadCall
 from midcourse.errors import DataError
 from midcourse.types import ToolCall
 

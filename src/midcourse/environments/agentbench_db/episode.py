@@ -8,8 +8,9 @@ from midcourse.environments.agentbench_db.database import Database, StatementErr
 from midcourse.environments.agentbench_db.sqlite import SqliteDatabase
 from midcourse.environments.agentbench_db.tables import Table, state_hash
 from midcourse.environments.agentbench_db.task_file import Problem
-from midcourse.environments.agentbench_db.tools import BadCall, checked_argument
+from midcourse.environments.agentbench_db.tools import checked_argument
 from midcourse.environments.base import Observation
+from midcourse.environments.calls import BadCall, Turns
 from midcourse.types import AssistantTurn, ToolCall, ToolResult
 
 MAX_TURNS = 15  # AgentBench's own setting; RAIL names none
@@ -31,8 +32,7 @@ class DatabaseEpisode:
         self._database = database
         self._wanted_state = wanted_state
         self._answer: str | Sequence[Any] | None = None
-        self._num_turns = 0
-        self._is_done = False
+        self._turns = Turns(MAX_TURNS)
 
     def act(self, turn: AssistantTurn) -> Observation:
         """Run the turn's calls; once done, nothing more is run.
@@ -40,19 +40,7 @@ class DatabaseEpisode:
         Raises:
             EnvironmentFault: the database went away.
         """
-        if self._is_done or self._num_turns >= MAX_TURNS:
-            self._is_done = True
-            return Observation(done=True)
-        self._num_turns += 1
-        if not turn.tool_calls:
-            self._is_done = turn.parse_error is None
-            return Observation(done=self._is_done)
-        results = []
-        for call in turn.tool_calls:
-            results.append(self._run(call))
-            if self._is_done:
-                break
-        return Observation(results=tuple(results), done=self._is_done)
+        return self._turns.run(turn, self._run)
 
     def score(self) -> float:
         """Return 1.0 for the right answer, or for tables in the state that was asked for, else 0.0.
@@ -73,7 +61,7 @@ class DatabaseEpisode:
         try:
             argument = checked_argument(call)
             if call.name == "answer_action":
-                self._answer, self._is_done = argument, True
+                self._answer, self._turns.is_done = argument, True
                 return ToolResult(name=call.name, content="ok")
             return ToolResult(name=call.name, content=self._database.run(argument))
         except (BadCall, StatementError) as error:
@@ -90,7 +78,7 @@ class SqliteEpisode(DatabaseEpisode):
     def fork(self) -> Self:
         """Return an independent episode in the same state."""
         twin = type(self)(self._problem, database=self._copyable.fork(), wanted_state=self._wanted_state)
-        twin._answer, twin._num_turns, twin._is_done = self._answer, self._num_turns, self._is_done
+        twin._answer, twin._turns = self._answer, self._turns.copy()
         return twin
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from midcourse.environments.base import Tool
+from midcourse.environments.calls import BadCall, argument_names, one_argument
 from midcourse.types import ToolCall
 
 TOOLS = (
@@ -33,11 +34,7 @@ TOOLS = (
         },
     ),
 )
-_ARGUMENTS = {tool.name: next(iter(tool.parameters["properties"])) for tool in TOOLS}
-
-
-class BadCall(ValueError):
-    """A call that cannot be run; its text tells the policy what was expected."""
+_ARGUMENTS = argument_names(TOOLS)
 
 
 def checked_argument(call: ToolCall) -> Any:
@@ -46,13 +43,7 @@ def checked_argument(call: ToolCall) -> Any:
     Raises:
         BadCall: unknown tool; missing, extra or wrong-typed argument.
     """
-    if call.name not in _ARGUMENTS:
-        raise BadCall(f"unknown tool {str(call.name)[:40]!r}; expected one of {', '.join(_ARGUMENTS)}")
-    wanted = _ARGUMENTS[call.name]
-    if not isinstance(call.arguments, Mapping) or set(call.arguments) != {wanted}:
-        given = ", ".join(str(key)[:40] for key in call.arguments) if isinstance(call.arguments, Mapping) else "none"
-        raise BadCall(f"{call.name} expects the argument {wanted} and no other: got {given or 'none'}")
-    value = call.arguments[wanted]
+    value = one_argument(call, _ARGUMENTS)
     if not str(value).isascii():
         _check_encodable(str(value))
     if call.name == "sql_query":

@@ -9,8 +9,9 @@ from typing import TypeVar
 from midcourse.environments.agentbench_os.comparisons import COMPARISONS, Comparison, tolerant
 from midcourse.environments.agentbench_os.machine import Machine, Ran
 from midcourse.environments.agentbench_os.task_file import Problem, Script
-from midcourse.environments.agentbench_os.tools import BadCall, checked_argument
+from midcourse.environments.agentbench_os.tools import checked_argument
 from midcourse.environments.base import Observation
+from midcourse.environments.calls import BadCall, Turns
 from midcourse.errors import EnvironmentFault
 from midcourse.types import AssistantTurn, ToolCall, ToolResult
 
@@ -54,8 +55,7 @@ class ShellEpisode:
         self._steps = b""
         self._is_tolerant = is_tolerant
         self._answer: str | None = None
-        self._num_turns = 0
-        self._is_done = False
+        self._turns = Turns(MAX_TURNS)
         self._score: float | None = None
         self._timed("", lambda: self._set_up(seed))
 
@@ -65,20 +65,8 @@ class ShellEpisode:
         Raises:
             EnvironmentFault: the machine went away.
         """
-        if self._is_done or self._num_turns >= MAX_TURNS:
-            self._is_done = True
-            return Observation(done=True)
-        self._num_turns += 1
-        self._score = None
-        if not turn.tool_calls:
-            self._is_done = turn.parse_error is None
-            return Observation(done=self._is_done)
-        results = []
-        for call in turn.tool_calls:
-            results.append(self._run(call))
-            if self._is_done:
-                break
-        return Observation(results=tuple(results), done=self._is_done)
+        self._score = None  # the turn may change what is scored
+        return self._turns.run(turn, self._run)
 
     def score(self) -> float:
         """Return 1.0 where the answer and the system are as they should be, else 0.0. The checks run once.
@@ -120,7 +108,7 @@ class ShellEpisode:
         if call.name == "bash_action":
             ran = self._timed(argument, lambda: self._machine.command(argument))
             return _result(ran, seconds=self._machine.command_seconds)
-        self._is_done = True
+        self._turns.is_done = True
         if call.name == "answer_action":
             self._answer = argument
         return ToolResult(name=call.name, content="ok")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from midcourse.environments.base import Tool
+from midcourse.environments.calls import BadCall, argument_names, one_argument
 from midcourse.types import ToolCall
 
 SCRIPT_BYTES = 65_536
@@ -34,11 +35,7 @@ TOOLS = (
     ),
     _tool("answer_action", "Give the answer to the question. Ends the task.", "answer", "The answer, and no more."),
 )
-_ARGUMENTS = {tool.name: next(iter(tool.parameters["properties"])) for tool in TOOLS}
-
-
-class BadCall(ValueError):
-    """A call that cannot be run; its text tells the policy what was expected."""
+_ARGUMENTS = argument_names(TOOLS)
 
 
 def checked_argument(call: ToolCall) -> str:
@@ -47,16 +44,10 @@ def checked_argument(call: ToolCall) -> str:
     Raises:
         BadCall: unknown tool; missing, extra or wrong-typed argument; a script that no shell can be given.
     """
-    if call.name not in _ARGUMENTS:
-        raise BadCall(f"unknown tool {str(call.name)[:40]!r}; expected one of {', '.join(_ARGUMENTS)}")
-    wanted = _ARGUMENTS[call.name]
-    arguments = call.arguments if isinstance(call.arguments, Mapping) else {"": ""}
-    if call.name == "finish_action" and not arguments:
+    if call.name == "finish_action" and isinstance(call.arguments, Mapping) and not call.arguments:
         return ""
-    if set(arguments) != {wanted}:
-        given = ", ".join(str(key)[:40] for key in arguments)
-        raise BadCall(f"{call.name} expects the argument {wanted} and no other: got {given or 'none'}")
-    value = arguments[wanted]
+    value = one_argument(call, _ARGUMENTS)
+    wanted = _ARGUMENTS[call.name]
     if call.name == "answer_action" and isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)  # models often give a number where text is asked for; what they mean is plain
     if not isinstance(value, str):

@@ -38,7 +38,7 @@ class QuestionSet(BaseModel):
     """Step from one question taken to the next: files have their kinds in blocks, 2 takes half of each."""
     count: int | None = Field(default=None, ge=1)
     """How many questions of the files are taken at most; none takes all."""
-    made: int = Field(default=0, ge=0)
+    made: int = Field(default=0, ge=0, le=20_000)
     """Questions made from the table after ToolQA's templates; none of them is in a file of either split."""
     made_level: Literal["easy", "hard", "both"] = "hard"
     """Templates of the questions that are made. RAIL trains on hard ones."""

@@ -1,9 +1,10 @@
 """One run of one task: code, an answer, and the reward of the answer."""
 
 from midcourse.environments.base import Observation
+from midcourse.environments.calls import BadCall, Turns
 from midcourse.environments.toolqa.interpreter import Interpreter, Workshop
 from midcourse.environments.toolqa.questions import Question
-from midcourse.environments.toolqa.tools import BadCall, checked_argument
+from midcourse.environments.toolqa.tools import checked_argument
 from midcourse.types import AssistantTurn, ToolCall, ToolResult
 
 MAX_TURNS = 6  # RAIL, App. B.1
@@ -21,8 +22,7 @@ class TableEpisode:
         self._question = question
         self._interpreter = Interpreter(workshop)
         self._answer: str | None = None
-        self._num_turns = 0
-        self._is_done = False
+        self._turns = Turns(MAX_TURNS)
 
     def act(self, turn: AssistantTurn) -> Observation:
         """Run the turn's calls; once done, nothing more is run.
@@ -30,19 +30,7 @@ class TableEpisode:
         Raises:
             EnvironmentFault: no interpreter can be started.
         """
-        if self._is_done or self._num_turns >= MAX_TURNS:
-            self._is_done = True
-            return Observation(done=True)
-        self._num_turns += 1
-        if not turn.tool_calls:
-            self._is_done = turn.parse_error is None
-            return Observation(done=self._is_done)
-        results = []
-        for call in turn.tool_calls:
-            results.append(self._run(call))
-            if self._is_done:
-                break
-        return Observation(results=tuple(results), done=self._is_done)
+        return self._turns.run(turn, self._run)
 
     def score(self) -> float:
         """Return 1.0 for an answer that agrees with the reference, else 0.0."""
@@ -58,7 +46,7 @@ class TableEpisode:
         except BadCall as error:
             return ToolResult(name=call.name, content=f"Error: {error}", is_error=True)
         if call.name == "answer_action":
-            self._answer, self._is_done = argument, True
+            self._answer, self._turns.is_done = argument, True
             return ToolResult(name=call.name, content="ok")
         shown = self._interpreter.run(argument)
         return ToolResult(name=call.name, content=shown.text, is_error=shown.is_error)

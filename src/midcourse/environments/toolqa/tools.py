@@ -1,8 +1,7 @@
 """The two tools: what the policy is told of them, and reading its calls."""
 
-from collections.abc import Mapping
-
 from midcourse.environments.base import Tool
+from midcourse.environments.calls import BadCall, argument_names, one_argument
 from midcourse.types import ToolCall
 
 MAX_CODE_CHARACTERS = 50_000
@@ -32,11 +31,7 @@ TOOLS = (
         },
     ),
 )
-_ARGUMENTS = {tool.name: next(iter(tool.parameters["properties"])) for tool in TOOLS}
-
-
-class BadCall(ValueError):
-    """A call that cannot be run; its text tells the policy what was expected."""
+_ARGUMENTS = argument_names(TOOLS)
 
 
 def checked_argument(call: ToolCall) -> str:
@@ -45,13 +40,8 @@ def checked_argument(call: ToolCall) -> str:
     Raises:
         BadCall: unknown tool; missing, extra or wrong-typed argument; code that is too long or not text.
     """
-    if call.name not in _ARGUMENTS:
-        raise BadCall(f"unknown tool {str(call.name)[:40]!r}; expected one of {', '.join(_ARGUMENTS)}")
+    value = one_argument(call, _ARGUMENTS)
     wanted = _ARGUMENTS[call.name]
-    if not isinstance(call.arguments, Mapping) or set(call.arguments) != {wanted}:
-        given = ", ".join(str(key)[:40] for key in call.arguments) if isinstance(call.arguments, Mapping) else "none"
-        raise BadCall(f"{call.name} expects the argument {wanted} and no other: got {given or 'none'}")
-    value = call.arguments[wanted]
     if call.name == "answer_action" and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)  # models often give numbers where text is asked for; what they mean is plain
     if not isinstance(value, str) or not value.strip():
