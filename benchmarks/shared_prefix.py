@@ -96,7 +96,7 @@ def _ratio(apart: Callable[[], object], shared: Callable[[], object], rounds: in
     return round(statistics.median(_seconds(apart) / _seconds(shared) for _ in range(rounds)), 2)
 
 
-def _passes(model: Qwen3ForCausalLM, group: Group) -> list[Callable[[], Tensor]]:
+def _passes(model: Qwen3ForCausalLM, group: Group) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
     """Return two steps that take the gradient of one weighted sum of log-probabilities: rows apart, and as a tree."""
     rows = [member.trajectory.token_ids for member in group.members]
     trained = [[source is TokenSource.POLICY for source in member.trajectory.sources] for member in group.members]
@@ -108,10 +108,10 @@ def _passes(model: Qwen3ForCausalLM, group: Group) -> list[Callable[[], Tensor]]
         (1e-3 * advantages_B1 * find().logprobs_BT).sum().backward()
         return torch.cat([part.grad.flatten() for part in model.parameters() if part.grad is not None])
 
-    return [
+    return (
         partial(gradient, lambda: token_logprobs(model, rows, **asked)),
         partial(gradient, lambda: tree_logprobs(model, grow_tree(rows, segment_tokens=0), **asked)),
-    ]
+    )
 
 
 def _updater(model: Qwen3ForCausalLM, kind: Literal["auto", "off"]) -> Updater:
@@ -125,17 +125,17 @@ def _measure(name: str, shape: str, rounds: int) -> dict[str, object]:
     model = _model(name)
     group = _group(model.config.vocab_size, branches, prefix, own)
     apart, shared = (step() for step in _passes(model, group))
-    updates = [
+    off, auto = (
         partial(_updater(copy.deepcopy(model), kind).update, [group], [_advantages(branches)])
         for kind in ("off", "auto")
-    ]
+    )
     return {
         "model": name,
         "branches": branches,
         "prefix_tokens": prefix,
         "own_tokens": own,
-        "ceiling": round(branches * (prefix + own) / updates[1]()["objective/computed_tokens"], 2),
-        "ratio": _ratio(*updates, rounds),
+        "ceiling": round(branches * (prefix + own) / auto()["objective/computed_tokens"], 2),
+        "ratio": _ratio(off, auto, rounds),
         "max_gradient_difference": float((apart - shared).abs().max() / apart.abs().max()),
     }
 
