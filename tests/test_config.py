@@ -171,6 +171,7 @@ def test_a_wrong_value_is_an_error_with_key_value_and_what_was_expected(override
         ("arithmetic", "max_steps", 64),
         ("mathematics", "reasoning_gym.train_size", 100_000),
         ("mathematics", "reasoning_gym.test_size", 100_000),
+        ("toolqa", "train.made", 20_000),
     ],
 )
 def test_sizes_that_would_fill_the_memory_are_refused(environment, key, most):

@@ -24,7 +24,9 @@ def test_zero_is_not_positive():
     assert not agrees(0.0, 0.1)
 
 
-@pytest.mark.parametrize(("fraction", "total", "first_live"), [(0.2, 100, 21), (0.0, 10, 1), (0.07, 100, 8)])
+@pytest.mark.parametrize(
+    ("fraction", "total", "first_live"), [(0.2, 100, 21), (0.0, 10, 1), (0.07, 100, 8), (0.2, 2, 2)]
+)
 def test_the_fixed_rule_promotes_after_its_part_of_the_updates(fraction, total, first_live):
     promotion = Promotion(PromotionConfig(shadow_fraction=fraction), total_updates=total)
     live = [update for update in range(1, total + 1) if promotion.begin_update(update)]

@@ -19,7 +19,7 @@ from midcourse.commands.show import (
     reviews_text,
     trajectory_json,
 )
-from midcourse.types import Group, Member, Origin, ReviewOutcome, TokenSource, ToolResult
+from midcourse.types import FailureKind, Group, Member, Origin, ReviewOutcome, StopReason, TokenSource, ToolResult
 
 
 def reviewed(*plans, **lengths):
@@ -214,6 +214,23 @@ def test_words_in_a_branch_cannot_steer_the_terminal():
 def test_the_name_of_a_task_cannot_steer_the_terminal():
     (line,) = shown(Group(group_id="g", task_id="[red]\x1b[2J\nb", members=()))[1:]
     assert line == "task [red]\\x1b[2J\\nb: find it"
+
+
+def test_a_failed_rollout_says_why_in_words_that_cannot_steer_the_terminal():
+    member = branched_group(rollout_budget=4).members[0]
+    message = "led through the same turns again, press answered '\x1b[2J'" + 999 * " so"
+    failed = replace(
+        member.trajectory,
+        reward=None,
+        failure=FailureKind.REPLAY_MISMATCH,
+        failure_message=message,
+        stop_reason=StopReason.FAILED,
+    )
+    group = Group(group_id="g", task_id="t1", members=(replace(member, trajectory=failed),))
+    said = next(line for line in shown(group) if "led through" in line)
+    assert said.startswith("    led through the same turns again, press answered '\\x1b[2J' so so")
+    assert sum(line.count(" so") for line in shown(group)) < 200
+    assert group_json(group, "find it", LetterChat())["members"][0]["failure_message"] == message
 
 
 def test_json_holds_the_branches():

@@ -2,11 +2,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import settings
-
-# The same examples in every run, and no limit that a busy machine could break.
-settings.register_profile("steady", deadline=None, derandomize=True)
-settings.load_profile("steady")
 
 CHATML_SPECIALS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")

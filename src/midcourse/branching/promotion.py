@@ -34,7 +34,8 @@ class PromotionConfig(BaseModel):
     rule: Literal["fixed", "dynamic"] = "fixed"
     """fixed: after a part of the updates. dynamic: once predictions agree with outcomes in sign."""
     shadow_fraction: float = Field(default=0.2, ge=0, le=1)
-    """Part of all updates that is shadow under the fixed rule. Ours; the paper's ablations are 1/3 and 1/2."""
+    """Part of all updates that is shadow under the fixed rule, at least one update. Ours; the paper's ablations are 1/3
+    and 1/2. 0: none."""
     window: int = Field(default=60, ge=1)
     """W: anchors of the rolling sign agreement; at least 5 under the dynamic rule. Paper: 60."""
     patience: int = Field(default=60, ge=1)
@@ -74,7 +75,8 @@ class Promotion:
 
     def __init__(self, config: PromotionConfig, *, total_updates: int) -> None:
         self.config = config
-        self._shadow_updates = round(config.shadow_fraction * total_updates)
+        # Of a short run at least one update is shadow: a controller that has seen nothing would not branch.
+        self._shadow_updates = max(round(config.shadow_fraction * total_updates), 1 if config.shadow_fraction else 0)
         self._bar = promotion_bar(config.window)
         self._recent: deque[bool] = deque(maxlen=config.window)
         self._anchors_seen = 0

@@ -28,6 +28,8 @@ COLOURS: Mapping[TokenSource, str] = {
     TokenSource.ENVIRONMENT: "green",
 }
 REJECTED = "strike red"
+MESSAGE_CHARACTERS = 600
+"""Of what a failure says that are shown: it can hold what a tool wrote."""
 
 
 def legend() -> Text:
@@ -115,6 +117,8 @@ def _rollout_lines(trajectory: Trajectory, chat: ChatFormat, branch: BranchRecor
         first = trajectory.turns[branch.turn].start if has_own else len(trajectory.token_ids)
     yield coloured(trajectory, chat, first=first)
     yield from _intervention_lines(trajectory, first)
+    if trajectory.failure_message:
+        yield Text(f"    {one_line(trajectory.failure_message)[:MESSAGE_CHARACTERS]}", style="dim")
 
 
 def _own_turns(group: Group) -> dict[int, BranchRecord]:
@@ -231,6 +235,7 @@ def trajectory_json(trajectory: Trajectory, chat: ChatFormat) -> dict[str, Any]:
     return {
         "reward": trajectory.reward,
         "failure": trajectory.failure.value if trajectory.failure else None,
+        "failure_message": trajectory.failure_message,
         "stop_reason": trajectory.stop_reason.value,
         "num_turns": len(trajectory.turns),
         "num_tokens": len(trajectory.token_ids),

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 NANO = "nano"
 ChatName = Literal["compact", "digits", "tables", "chatml", "template"]
 EXPECTED_PATH = (
-    'a folder with config.json and model.safetensors, a hub name such as "Qwen/Qwen3-0.6B", "nano" or "nano-arithmetic"'
+    'a folder with config.json and model.safetensors, a hub name such as "Qwen/Qwen3-0.6B", "nano", '
+    '"nano-arithmetic" or "nano-table-world"'
 )
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
