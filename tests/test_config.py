@@ -284,6 +284,15 @@ def test_a_table_that_may_be_absent_is_written_compared_and_read_back(tmp_path):
     assert kept_settings(default_config("rail"))["method.repair"] == '"none"'
 
 
+def test_a_table_that_a_file_leaves_out_can_be_begun_by_an_override(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(commented_toml("rail"), encoding="utf-8")
+    assert 'repair = "none"' in path.read_text(encoding="utf-8")
+    assert load_config(path, REPAIR) == load_config(None, REPAIR)
+    with pytest.raises(ConfigError, match=r"--set method\.online\.x: online is a value, not a section"):
+        load_config(path, ["method.online.x=1"])
+
+
 def test_a_wrong_name_in_a_table_that_may_be_absent_is_named():
     with pytest.raises(ConfigError, match=r"method\.repair\.delt = 3.*did you mean method\.repair\.delta"):
         load_config(None, [*REPAIR, "method.repair.delt=3"])

@@ -184,6 +184,8 @@ def _apply(values: dict[str, Any], override: str) -> str:
     table = values
     *parents, last = key.split(".")
     for parent in parents:
+        if table.get(parent) == "none":  # a table that the file leaves out, and that begins here
+            table[parent] = {}
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
             raise ConfigError(f"--set {key}: {parent} is a value, not a section")
