@@ -118,3 +118,12 @@ def test_a_resumed_promotion_goes_on_where_it_was():
 def test_a_state_of_another_form_is_refused():
     with pytest.raises(CheckpointError, match="another form"):
         Promotion(DYNAMIC, total_updates=10).load_state_dict({})
+
+
+def test_a_run_that_is_made_longer_keeps_the_shadow_phase_that_it_was_begun_with():
+    config = PromotionConfig(rule="fixed", shadow_fraction=0.2)
+    begun = Promotion(config, total_updates=20)
+    assert not begun.begin_update(4)
+    longer = Promotion(config, total_updates=100)
+    longer.load_state_dict(begun.state_dict())
+    assert longer.begin_update(5)

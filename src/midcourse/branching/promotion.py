@@ -129,6 +129,7 @@ class Promotion:
                     self._row,
                     -1 if self._promoted_at is None else self._promoted_at,
                     REASONS.index(self._reason),
+                    self._shadow_updates,  # of the run as it was begun: one that is made longer keeps them
                 ],
                 dtype=numpy.int64,
             ),
@@ -142,10 +143,11 @@ class Promotion:
         """
         try:
             recent = [bool(value) for value in state["recent"]]
-            anchors_seen, row, promoted_at, reason = (int(value) for value in state["scalars"])
+            anchors_seen, row, promoted_at, reason, shadow_updates = (int(value) for value in state["scalars"])
             name = REASONS[reason]
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise CheckpointError(f"the promotion's state has another form: {error}") from error
         self._recent = deque(recent, maxlen=self.config.window)
         self._anchors_seen, self._row, self._reason = anchors_seen, row, name
         self._promoted_at = None if promoted_at < 0 else promoted_at
+        self._shadow_updates = shadow_updates
