@@ -41,3 +41,7 @@ def test_verdicts_are_few_tokens(text):
     assert CHAT.decode(token_ids) == text
     assert len(token_ids) <= 8
     assert CHAT.tokenizer.ids[UNKNOWN] not in token_ids
+
+
+def test_half_a_surrogate_pair_is_an_unknown_token():
+    assert [VOCABULARY[token] for token in CHAT.encode("1\ud8002")] == ["1", UNKNOWN, "2"]

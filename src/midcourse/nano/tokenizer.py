@@ -25,6 +25,7 @@ class ClosedTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return ids; what the vocabulary does not hold becomes the unknown token."""
+        text = text.encode("utf-8", "replace").decode()  # half a surrogate pair, which a server can send, is no text
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
