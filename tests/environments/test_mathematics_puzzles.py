@@ -108,5 +108,5 @@ def test_a_name_that_is_none_is_an_error(settings, message):
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(puzzles_module, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"midcourse\[reasoning-gym\]"):
+    with pytest.raises(ConfigError, match=r"\.\[reasoning-gym\]"):
         generate_puzzles(ReasoningGymConfig(dataset="countdown"))
