@@ -1,5 +1,6 @@
 import time
 
+import json_repair
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -121,3 +122,13 @@ def test_a_verdict_is_looked_for_in_the_beginning_of_a_reply_alone():
     started = time.process_time()
     assert read_review("\\" * 20 * LONGEST_REPLY) is None
     assert time.process_time() - started < 1.0  # doubling every backslash of it takes several seconds
+
+
+def test_thousands_of_brackets_are_not_repaired_since_that_would_hold_up_everything_else(monkeypatch):
+    monkeypatch.setattr(json_repair, "loads", pytest.fail)
+    assert read_review("{" * 20_000) is None
+    assert read_review('{"verdict": "keep" ' + "{" * 20_000 + "}" * 20_001) is None
+    whole = '{"verdict": "keep", "reason": "", "quote": "' + "[" * 300 + '"}'
+    found = read_review(whole)
+    assert found is not None
+    assert found[0].verdict == "keep"

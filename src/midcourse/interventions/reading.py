@@ -10,6 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 LONGEST_REPLY = 100_000
 """Characters of a reply that are read; repairing what lies beyond would cost more than it is worth."""
+MOST_BRACKETS = 200
+"""Of an object that is repaired: a repair tries each of them, and thousands in a row would hold up everything else."""
 
 
 def _none_is_empty(value: Any) -> Any:
@@ -161,7 +163,8 @@ def outermost_objects(text: str) -> Sequence[str]:
 
 def _repaired(segment: str) -> Mapping[str, Any] | None:
     try:
-        value = json_repair.loads(segment)
+        is_repairable = segment.count("{") + segment.count("[") <= MOST_BRACKETS
+        value = json_repair.loads(segment) if is_repairable else json.loads(segment)
     except (ValueError, RecursionError):
         return None
     if isinstance(value, list) and value:

@@ -28,19 +28,19 @@ class SandboxConfig(BaseModel):
 
     kind: Literal["bubblewrap", "process"] = "bubblewrap"
     """bubblewrap: namespaces of its own. process: limits alone, for code that is trusted not to be hostile."""
-    wall_seconds: float = Field(default=10.0, gt=0)
+    wall_seconds: float = Field(default=10.0, gt=0, le=86_400)
     """Longest wall clock of one answer's tests, all together."""
-    start_seconds: float = Field(default=30.0, gt=0)
+    start_seconds: float = Field(default=30.0, gt=0, le=86_400)
     """Longest wait for the sandbox to come up, in seconds; longer is a failed rollout, never reward 0."""
-    cpu_seconds: int = Field(default=10, ge=1)
+    cpu_seconds: int = Field(default=10, ge=1, le=86_400)
     """Most CPU time of one process in it."""
-    memory_mebibytes: int = Field(default=1024, ge=64)
+    memory_mebibytes: int = Field(default=1024, ge=64, le=1 << 20)
     """Most memory of one process; with a writable memory cgroup also of all processes and files together."""
-    file_mebibytes: int = Field(default=16, ge=1)
+    file_mebibytes: int = Field(default=16, ge=1, le=1 << 20)
     """Largest file, and the size of the private temporary folder."""
-    output_mebibytes: int = Field(default=16, ge=1)
+    output_mebibytes: int = Field(default=16, ge=1, le=1 << 12)
     """Most output that is read; an answer that writes more has failed."""
-    processes: int = Field(default=64, ge=4)
+    processes: int = Field(default=64, ge=4, le=1 << 16)
     """Most processes and threads at once: by cgroup where one can be made, else by rlimit (no limit for root)."""
     readable: tuple[str, ...] = ()
     """Further folders that the code may read: packages outside the interpreter's own folder, for example."""
