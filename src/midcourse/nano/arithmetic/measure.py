@@ -27,7 +27,7 @@ async def answers(engine: Engine, kind: str, *, number: int) -> list[tuple[str, 
     """Return (what the policy writes, what it was to write) for documents of one kind, greedy."""
     chat = ArithmeticChatFormat()
     shares = {name: float(name == kind) for name in KINDS}
-    source = Demonstrator(chat, DemonstrationConfig(**shares), seed=MEASURE_SEED)
+    source = Demonstrator(chat, DemonstrationConfig.model_validate(shares), seed=MEASURE_SEED)
     documents = [source.draw() for _ in range(number)]
     starts = [document.learnt.index(True) for document in documents]
     sampling = SamplingParams(max_tokens=LONGEST_RESPONSE, temperature=0.0, stop_ids=chat.stop_ids)
