@@ -114,7 +114,7 @@ class RAIL:
         self.config = config
         self.objective = ClippedObjective(config.objective)
         self.space = config.space.build()
-        self._seen = set(config.controller.without_features)
+        self._unseen = set(config.controller.without_features)
         self._learner: tuple[RecoverabilityController, Promotion] | None = None
         self._is_live = False
 
@@ -123,8 +123,8 @@ class RAIL:
         controller = RecoverabilityController(
             self.config.controller,
             self.space,
-            hidden_size=0 if "hidden" in self._seen else facts.hidden_size,
-            embedding_size=0 if "task_embedding" in self._seen else facts.hidden_size,
+            hidden_size=facts.hidden_size if self.wants_hidden else 0,
+            embedding_size=facts.hidden_size if self.wants_embedding else 0,
             seed=facts.seed,
         )
         self._learner = (controller, Promotion(self.config.promotion, total_updates=facts.updates))
@@ -213,12 +213,12 @@ class RAIL:
     @property
     def wants_hidden(self) -> bool:
         """Whether the controller sees the policy's state at an anchor."""
-        return "hidden" not in self._seen
+        return "hidden" not in self._unseen
 
     @property
     def wants_embedding(self) -> bool:
         """Whether the controller sees the task's embedding."""
-        return "task_embedding" not in self._seen
+        return "task_embedding" not in self._unseen
 
     def _trace(self, group: Group, record: BranchRecord, update: int) -> Trace | None:
         if record.gained is None or record.predicted is None or record.cell is None:
