@@ -13,8 +13,9 @@ import pytest
 
 import midcourse
 from midcourse.assembly import audit_leaks, collect_groups, locate_checkpoint
-from midcourse.cli import _load, app, main
+from midcourse.cli import app, main
 from midcourse.commands.console import print_json
+from midcourse.commands.loading import load_settings
 from midcourse.commands.show import coloured, group_lines, printable, trajectory_json
 from midcourse.config import default_config, load_config, register_all, resolved_toml
 from midcourse.doctor import Status, examine
@@ -264,11 +265,11 @@ def test_a_run_whose_rollouts_fail_says_so(capsys, tmp_path):
 
 def test_a_run_folder_is_its_own_output_unless_another_is_named(tmp_path):
     (tmp_path / "config.toml").write_text("seed = 1\n", encoding="utf-8")
-    assert _load(tmp_path, None).output_folder == tmp_path
-    assert _load(tmp_path, ["output=other"]).output_folder == Path("other")
-    assert _load(tmp_path, None, Path("other")).output_folder == Path("other")
+    assert load_settings(tmp_path, None).output_folder == tmp_path
+    assert load_settings(tmp_path, ["output=other"]).output_folder == Path("other")
+    assert load_settings(tmp_path, None, Path("other")).output_folder == Path("other")
     with pytest.raises(ConfigError, match="both name the run folder"):
-        _load(tmp_path, ["output=other"], Path("third"))
+        load_settings(tmp_path, ["output=other"], Path("third"))
 
 
 def test_a_checkpoint_is_found_from_within_its_run_and_takes_no_other_weights(capsys, tmp_path, monkeypatch):

@@ -5,18 +5,18 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 import midcourse
 from midcourse import config as settings
-from midcourse.commands.console import errors, output, print_json, progress_bar
+from midcourse.commands.console import errors, output, print_json, progress_bar, show_warning
+from midcourse.commands.loading import load_for_checkpoint, load_settings, run_decoder
+from midcourse.commands.scores import score_table
 from midcourse.commands.show import printable
 from midcourse.commands.stopping import stoppable
 from midcourse.errors import (
@@ -78,26 +78,6 @@ Overrides = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Standard output is JSON alone; progress goes to standard error.")]
 
 
-def _load(path: Path, overrides: list[str] | None, folder: Path | None = None) -> settings.RunConfig:
-    """Return the settings of a file or a run folder. The run folder is its own output unless another is named."""
-    given = overrides or []
-    if folder is not None:
-        if any(override.partition("=")[0].strip() == "output" for override in given):
-            raise ConfigError(f"--set output and --output {folder} both name the run folder: expected one of them")
-        given = [*given, f"output={settings.toml_value(str(folder))}"]
-    if os.path.isdir(path):  # unlike Path.is_dir it does not raise for a name that is too long or not to be looked up
-        return settings.load_config(path / "config.toml", [f"output={settings.toml_value(str(path))}", *given])
-    return settings.load_config(path, given)
-
-
-def _load_for_checkpoint(run: Path, overrides: list[str] | None) -> settings.RunConfig:
-    """Return the settings of a checkpoint's run. The checkpoint is the policy, so no other can be named."""
-    for override in overrides or []:
-        if override.partition("=")[0].strip() == "policy.path":
-            raise ConfigError(f"--set {override}: not used, because the checkpoint's weights are taken")
-    return settings.load_config(run / "config.toml", overrides or [])
-
-
 @app.command()
 def train(
     config: ConfigArgument,
@@ -118,7 +98,7 @@ def train(
       midcourse train run.toml --set seed=1 --output runs/rti-1
       midcourse train runs/rti-0 --resume
     """
-    chosen = _load(config, overrides, folder)
+    chosen = load_settings(config, overrides, folder)
     given = [part for override in overrides or [] for part in ("--set", override)]
     place = [] if folder is None else ["--output", str(folder)]
     command = printable(shlex.join(["midcourse", "train", str(config), *given, *place, "--resume"]))
@@ -135,7 +115,7 @@ def train(
         print_json(summary)
     else:
         if summary["evaluation"]:
-            output.print(_score_table(f"scores after update {summary['updates']}", summary["evaluation"]))
+            output.print(score_table(f"scores after update {summary['updates']}", summary["evaluation"]))
         output.print(f"run folder: {chosen.output_folder}", markup=False)
         output.print(f"next: midcourse report {chosen.output_folder}", markup=False)
 
@@ -156,7 +136,7 @@ def evaluate(
     from midcourse.assembly import evaluate_checkpoint, locate_checkpoint
 
     checkpoint = locate_checkpoint(run_or_checkpoint)
-    chosen = _load_for_checkpoint(checkpoint.run, overrides)
+    chosen = load_for_checkpoint(checkpoint.run, overrides)
     with progress_bar("rollouts", None) as advance:
         result = asyncio.run(
             evaluate_checkpoint(chosen, checkpoint.model, finished=lambda done, total: advance(done, total=total))
@@ -164,22 +144,7 @@ def evaluate(
     if as_json:
         print_json({"checkpoint": str(checkpoint.step), **result.to_dict()})
         return
-    output.print(_score_table(str(checkpoint.step), result.to_dict()))
-
-
-def _score_table(title: str, result: dict) -> Table:
-    table = Table("", *(f"pass@{k}" for k in range(1, result["attempts"] + 1)), f"pass^{result['attempts']}", "tasks")
-    table.title = Text(title)
-    for kind in ("splits", "tags"):
-        for name, sheet in result[kind].items():
-            values = [*sheet["pass_at"].values(), sheet["pass_hat"][str(result["attempts"])]]
-            shares = (_percent(value["value"]) for value in values)
-            table.add_row(Text(printable(name)), *shares, str(sheet["num_tasks"]))
-    return table
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
+    output.print(score_table(str(checkpoint.step), result.to_dict()))
 
 
 @app.command()
@@ -200,7 +165,7 @@ def rollout(
       midcourse rollout run.toml --tasks 1
       midcourse rollout run.toml --no-intervene --set rollout.temperature=1.0 --json
     """
-    chosen = _load(config, overrides)
+    chosen = load_settings(config, overrides)
     from midcourse.assembly import collect_groups
     from midcourse.commands.show import branches_text, group_json, group_lines, legend, reviews_text, rewards_line
 
@@ -255,9 +220,9 @@ def audit(
 
     if os.path.isdir(source):
         checkpoint = locate_checkpoint(source)
-        chosen = with_weights(_load_for_checkpoint(checkpoint.run, overrides), checkpoint.model)
+        chosen = with_weights(load_for_checkpoint(checkpoint.run, overrides), checkpoint.model)
     else:
-        chosen = _load(source, overrides)
+        chosen = load_settings(source, overrides)
     with progress_bar("audit", tasks) as advance:
         found = asyncio.run(audit_leaks(chosen, num_tasks=tasks, attempts=attempts, split=split, advance=advance))
     if as_json:
@@ -286,7 +251,7 @@ def compare(
     from midcourse.evaluation.report import write_report
 
     comparison = compare_runs(runs)
-    path = write_report(runs, folder, decode=_decoder(runs[0]))
+    path = write_report(runs, folder, decode=run_decoder(runs[0]))
     if as_json:
         print_json(comparison.to_dict())
     else:
@@ -307,21 +272,11 @@ def report(run: Annotated[Path, typer.Argument(help="Run folder.")], as_json: Js
     """
     from midcourse.evaluation.report import write_report
 
-    path = write_report(run, decode=_decoder(run))
+    path = write_report(run, decode=run_decoder(run))
     if as_json:
         print_json({"report": str(path)})
     else:
         print(f"report: {path}")
-
-
-def _decoder(run: Path) -> Callable[[Sequence[int]], str] | None:
-    """Return how a run's tokens are read; None where the settings are no longer readable."""
-    from midcourse.assembly import token_decoder
-
-    try:
-        return token_decoder(settings.load_config(run / "config.toml").policy)
-    except ConfigError:
-        return None
 
 
 @app.command()
@@ -427,21 +382,13 @@ def data(
       midcourse data --dataset toolqa
       midcourse data ~/data --json
     """
-    from midcourse.commands.data import chosen_datasets, found_json, found_lines, listing_json, listing_lines, look_into
+    from midcourse.commands.data import chosen_datasets, data_json, data_lines
 
     chosen = chosen_datasets(datasets or [])
-    if folder is None:
-        if as_json:
-            print_json(listing_json(chosen))
-            return
-        lines = listing_lines(chosen)
-    else:
-        found = look_into(folder, chosen)
-        if as_json:
-            print_json(found_json(folder, found))
-            return
-        lines = found_lines(folder, chosen, found)
-    for line in lines:
+    if as_json:
+        print_json(data_json(folder, chosen))
+        return
+    for line in data_lines(folder, chosen):
         output.print(line, soft_wrap=True)
 
 
@@ -519,21 +466,6 @@ def version(as_json: Json = False) -> None:
         output.print(midcourse.__version__)
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Print a warning of ours as one yellow line; those of libraries keep the place that they come from."""
-    if Path(filename).is_relative_to(Path(midcourse.__file__).parent):
-        errors.print(Text(f"warning: {printable(str(message))}", style="yellow"), soft_wrap=True)
-    else:
-        (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; a mistake of the user is one red line and what to do next, status 2."""
     # The bars of model loading and saving would break ours.
@@ -543,7 +475,7 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")  # no model's word may end a run on a narrow terminal
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = show_warning
             app(arguments)
     except MidcourseError as error:
         message = Text("error: ", style="bold red")

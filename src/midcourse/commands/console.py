@@ -2,15 +2,18 @@
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from midcourse.commands.show import one_line
+import midcourse
+from midcourse.commands.show import one_line, printable
 from midcourse.recording.serialization import plain_values
 
 output = Console(highlight=False)
@@ -64,3 +67,18 @@ def print_json(value: Any) -> None:
     text = json.dumps(plain_values(value), ensure_ascii=not readable, allow_nan=False)
     # Half a surrogate pair has no bytes in UTF-8, and is spelled in JSON as backslashreplace spells it.
     print(text.encode("utf-8", "backslashreplace").decode(), flush=True)
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning of ours as one yellow line; those of libraries keep the place that they come from."""
+    if Path(filename).is_relative_to(Path(midcourse.__file__).parent):
+        errors.print(Text(f"warning: {printable(str(message))}", style="yellow"), soft_wrap=True)
+    else:
+        (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))

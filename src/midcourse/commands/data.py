@@ -197,3 +197,13 @@ def found_json(folder: Path, found: Sequence[Found]) -> dict[str, Any]:
             for item in found
         ],
     }
+
+
+def data_lines(folder: Path | None, datasets: Sequence[Dataset]) -> Iterator[Text]:
+    """Yield what `midcourse data` prints: about the datasets, or about what a folder has of them."""
+    yield from listing_lines(datasets) if folder is None else found_lines(folder, datasets, look_into(folder, datasets))
+
+
+def data_json(folder: Path | None, datasets: Sequence[Dataset]) -> Any:
+    """Return the same as plain values."""
+    return listing_json(datasets) if folder is None else found_json(folder, look_into(folder, datasets))
