@@ -6,6 +6,8 @@ from dataclasses import replace
 from tests.interventions.scripted_world import TASK
 from tests.rollout.branch_world import HIDDEN_SIZE, KEY, KnowingEngine, SeededWorld, make_tools
 
+from midcourse.branching.controller import ControllerConfig
+from midcourse.branching.exploration import ExplorationConfig
 from midcourse.branching.state import SCALAR_NAMES
 from midcourse.methods.base import RunFacts
 from midcourse.methods.rail import RAILConfig
@@ -70,3 +72,23 @@ def collect(method, *, engine=None, world=None):
     engine = engine or engine_of()
     tools = make_tools(engine, world or SeededWorld())
     return asyncio.run(method.collect(TASK, tools, seed=KEY.seed, update=KEY.update)), engine
+
+
+def shadow(**settings):
+    method = begun(make_config(**settings))
+    return method, collect(method)[0]
+
+
+def scalars(record):
+    return dict(zip(SCALAR_NAMES, record.scalars, strict=True))
+
+
+def actions(group):
+    return [(record.parent, record.turn, len(record.rollouts), record.regime) for record in group.branches]
+
+
+def live(*, engine=None, world=None, favouring=None, **settings):
+    exploration = ExplorationConfig(initial_rate=0.0)
+    controller = settings.pop("controller", ControllerConfig(exploration=exploration))
+    method = favour(begun(make_config(LIVE, controller=controller, **settings)), **(favouring or {}))
+    return method, *collect(method, engine=engine, world=world)

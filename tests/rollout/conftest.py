@@ -1,7 +1,16 @@
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.rollout.counting_world import CONFIG, KEY, TASK, CountingWorld, script
+
+from midcourse.engines.scripted import Hang, ScriptedEngine
+from midcourse.environments.base import Environment
+from midcourse.rollout.chat import ChatMLFormat
+from midcourse.rollout.episode import run_episode
+from midcourse.rollout.limits import RolloutConfig
+from midcourse.types import AssistantTurn, Trajectory
 
 CHATML_SPECIALS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
@@ -42,3 +51,30 @@ def build_tokenizer() -> BuildTokenizer:
 @pytest.fixture(scope="session")
 def tokenizer(build_tokenizer: BuildTokenizer) -> Any:
     return build_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def chat(tokenizer):
+    return ChatMLFormat(tokenizer)
+
+
+@pytest.fixture
+def roll(chat):
+    """Return a function that rolls out scripted turns: AssistantTurns, texts as sampled, exceptions."""
+
+    def run(
+        turns: Sequence[AssistantTurn | str | Exception | Hang],
+        *,
+        world: Environment | None = None,
+        config: RolloutConfig = CONFIG,
+        engine: ScriptedEngine | None = None,
+        **options: Any,
+    ) -> Trajectory:
+        engine = engine or ScriptedEngine(script(chat, turns))
+        world = world or CountingWorld()
+        arguments = {"engine": engine, "chat": chat, "environment": world, "config": config, "key": KEY} | options
+        trajectory = asyncio.run(run_episode(TASK, **arguments))
+        assert engine.num_participants == 0
+        return trajectory
+
+    return run
