@@ -1,6 +1,6 @@
 """The embedded engine against model.generate(), in one process, both sides alternating. Prints one JSON object.
 
-    python benchmarks/engine.py
+    python -m benchmarks.engine
 
 single_turn: 64 different prompts of 64 tokens, one completion of 48 tokens each. groups: the same with 8 prompts of 8
 completions each, as a group's rollouts start; the engine computes each prompt once. episodes: 4 turns from a 300-token
@@ -20,29 +20,13 @@ import statistics
 import time
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from benchmarks.models import VOCABULARY, random_model
+from transformers import Qwen3ForCausalLM
 
 from midcourse.engines.base import Completion, SamplingParams
 from midcourse.engines.transformers import TransformersEngine, TransformersEngineConfig
 
-VOCABULARY = 512
 ANSWER_TOKENS = 24
-
-
-def _model(hidden_size: int, dtype: torch.dtype) -> Qwen3ForCausalLM:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=hidden_size,
-        intermediate_size=3 * hidden_size,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=hidden_size // 4,
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-    )
-    return Qwen3ForCausalLM(config).to(dtype).eval()
 
 
 def _prompts(count: int, length: int, seed: int) -> list[list[int]]:
@@ -140,7 +124,7 @@ def main() -> None:
     parser.add_argument("--episode-tokens", type=int, default=24, help="completion tokens of one turn")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    model = _model(options.hidden_size, getattr(torch, options.dtype))
+    model = random_model(options.hidden_size).to(getattr(torch, options.dtype))
     engine = TransformersEngine(model, config=TransformersEngineConfig())
     _seconds_single(model, engine, batch=64, new_tokens=2, seed=7)  # warm both sides up
     single, groups, episodes, branches = [], [], [], []

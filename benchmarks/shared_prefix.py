@@ -23,8 +23,9 @@ from functools import partial
 from typing import Literal
 
 import torch
+from benchmarks.models import random_model
 from torch import Tensor
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel
 
 from midcourse.nano.package import BUILT_IN
 from midcourse.objectives.clipped import ClippedConfig, ClippedObjective
@@ -40,23 +41,8 @@ BREAK_EVEN = ((2, 16), (2, 32), (2, 48), (2, 64), (2, 96), (12, 8), (12, 16), (1
 OWN_TOKENS = 64  # of a row, in the search for the break-even
 
 
-def _model(name: str) -> Qwen3ForCausalLM:
-    torch.manual_seed(0)
-    if name in BUILT_IN:
-        return BUILT_IN[name].load().eval()
-    hidden_size = int(name)
-    config = Qwen3Config(
-        vocab_size=512,
-        hidden_size=hidden_size,
-        intermediate_size=3 * hidden_size,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=hidden_size // 4,
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-    )
-    return Qwen3ForCausalLM(config).eval()
+def _model(name: str) -> PreTrainedModel:
+    return BUILT_IN[name].load().eval() if name in BUILT_IN else random_model(int(name))
 
 
 def _group(vocabulary: int, branches: int, shared: int, own: int) -> Group:
@@ -96,7 +82,7 @@ def _ratio(apart: Callable[[], object], shared: Callable[[], object], rounds: in
     return round(statistics.median(_seconds(apart) / _seconds(shared) for _ in range(rounds)), 2)
 
 
-def _passes(model: Qwen3ForCausalLM, group: Group) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+def _passes(model: PreTrainedModel, group: Group) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
     """Return two steps that take the gradient of one weighted sum of log-probabilities: rows apart, and as a tree."""
     rows = [member.trajectory.token_ids for member in group.members]
     trained = [[source is TokenSource.POLICY for source in member.trajectory.sources] for member in group.members]
@@ -114,7 +100,7 @@ def _passes(model: Qwen3ForCausalLM, group: Group) -> tuple[Callable[[], Tensor]
     )
 
 
-def _updater(model: Qwen3ForCausalLM, kind: Literal["auto", "off"]) -> Updater:
+def _updater(model: PreTrainedModel, kind: Literal["auto", "off"]) -> Updater:
     policy = Policy(model=model, tokenizer=None, chat=None, config=PolicyConfig(device="cpu"))  # type: ignore[arg-type]
     config = TrainingConfig(shared_prefix=kind, micro_batch_tokens=100_000)
     return Updater(policy, ClippedObjective(ClippedConfig()), config)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.environments.agentbench_os_tasks import CHANGE, COUNT, KINDS, MATCH, bash, begin, call, machine, world
+from tests.environments.leftovers import processes_with
 
 from midcourse.environments.agentbench_os import AgentBenchOSConfig
 from midcourse.environments.agentbench_os.episode import CUT, FILE_CLOCK, shown
@@ -50,16 +51,7 @@ def episode(environment):
 
 def survivors() -> list[str]:
     """Return the processes on this machine whose command line has the mark."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            try:
-                command = (folder / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if MARK.encode() in command:
-                found.append(command.decode(errors="replace"))
-    return found
+    return processes_with(MARK)
 
 
 def remains(environment) -> list[str]:

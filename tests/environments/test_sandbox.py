@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import pytest
+from tests.environments.leftovers import processes_with
 
 from midcourse.environments.sandbox import Ending, Sandbox, SandboxConfig, SandboxError, exchange
 from midcourse.environments.sandbox.cgroup import LimitGroup, group_parents
@@ -43,16 +44,7 @@ def run(sandbox: Sandbox, source: str, *, wall_seconds: float = 20.0, output_byt
 
 def survivors() -> list[str]:
     """Return the processes on this machine whose command line has the mark."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            try:
-                command = (folder / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if MARK.encode() in command:
-                found.append(command.decode(errors="replace"))
-    return found
+    return processes_with(MARK)
 
 
 @pytest.fixture(scope="module")
