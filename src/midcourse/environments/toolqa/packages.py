@@ -6,8 +6,8 @@ from pathlib import Path
 
 from midcourse.errors import ConfigError
 
-NEEDED = ("pandas", "numpy", "dateutil", "six")
-OPTIONAL = ("pytz", "tzdata")  # needed by some versions of pandas
+NEEDED = ("pandas", "numpy", "dateutil")
+OPTIONAL = ("pytz", "six", "tzdata")  # needed by some versions of pandas and of dateutil
 
 
 @dataclass(frozen=True, slots=True)
