@@ -3,9 +3,20 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Literal, Protocol
 
 from midcourse.registry import Registry
+
+
+class Feature(StrEnum):
+    """What an engine can give besides drawn tokens with their log-probabilities, which every engine gives."""
+
+    ENTROPIES = "entropies"  # of the distributions that tokens were drawn from
+    HIDDEN_STATES = "hidden states"
+    PROMPT_SCORES = "prompt scores"  # log-probabilities of tokens that somebody else wrote
+    STRUCTURED_OUTPUT = "structured output"  # a completion that follows a JSON schema
+    WEIGHT_SYNC = "weight sync"  # the policy's new weights, without a new start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +35,7 @@ class SamplingParams:
     seed: int = 0  # draws of token i depend on (seed, first_draw + i) alone
     first_draw: int = 0  # tokens of the same text that were drawn by earlier requests: chunks then draw as one request
     report_temperature: float | None = None  # > 0, of the log-probabilities and entropies; None: as drawn
+    json_schema: Mapping[str, Any] | None = None  # that the text follows; log-probabilities are then of the masked form
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -46,7 +58,7 @@ class Completion:
 
     token_ids: Sequence[int]  # [N]
     logprobs: Sequence[float]  # [N] nats at the reported temperature, before top-p and top-k
-    entropies: Sequence[float]  # [N] nats, of the same distribution
+    entropies: Sequence[float]  # [N] nats, of the same distribution; () where the engine gives none
     finish_reason: Literal["stop", "length"]
     policy_version: int
 
@@ -56,7 +68,7 @@ class TokenScores:
     """Log-probabilities of given tokens."""
 
     logprobs: Sequence[float]  # [N] nats at the asked temperature
-    entropies: Sequence[float]  # [N] nats
+    entropies: Sequence[float]  # [N] nats; () where the engine gives none
     policy_version: int
     hidden: Any = None  # [N, H] float32 tensor, last layer before the head, at the position that predicts each token
 
@@ -71,10 +83,17 @@ class EngineUsage:
     generated_tokens: int = 0
     scored_tokens: int = 0
     seconds: float = 0.0
+    sync_seconds: float = 0.0  # spent on bringing weights to where they are used
+    syncs: int = 0
 
 
 class Engine(Protocol):
     """Token ids in, token ids out, many requests in flight."""
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What this engine can give."""
+        ...
 
     @property
     def version(self) -> int:
@@ -84,6 +103,14 @@ class Engine(Protocol):
     @property
     def context_length(self) -> int:
         """Most tokens of prompt and completion together."""
+        ...
+
+    async def open(self) -> None:
+        """Make ready to answer: start or look up what must run. Called once, before anything is asked.
+
+        Raises:
+            EngineError: what must run does not, or cannot do what is needed.
+        """
         ...
 
     def participant(self) -> AbstractContextManager[None]:
@@ -123,7 +150,10 @@ class Engine(Protocol):
         ...
 
     async def update_weights(self, weights: Any, version: int) -> None:
-        """Take new weights (None: they are shared and already in place), drop every cached prefix."""
+        """Take new weights (None: those of the shared model, which have changed if `version` has).
+
+        No prefix that was computed with other weights is used again.
+        """
         ...
 
     def usage(self) -> EngineUsage:
@@ -158,8 +188,21 @@ class TextEngine(Protocol):
 class EngineConfig(Protocol):
     """What a pydantic class of an engine that can be the policy's offers besides its settings."""
 
-    def build(self, model: Any) -> Engine:
-        """Return an engine that shares `model`."""
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What the engine can give with these settings, as far as settings tell."""
+        ...
+
+    def remedy(self, feature: Feature) -> str:
+        """Return the setting that would give a feature that is missing; "" where there is none."""
+        ...
+
+    def for_judge(self) -> "EngineConfig":
+        """Return the settings of the engine that serves a second model, beside the policy's. Raises ConfigError."""
+        ...
+
+    def build(self, model: Any, *, tokenizer: Any = None) -> Engine:
+        """Return an engine that shares `model`. `tokenizer`: of transformers, None for a built-in policy."""
         ...
 
 

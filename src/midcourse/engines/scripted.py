@@ -1,12 +1,12 @@
 """An engine that says what it was told to: for tests of everything that asks an engine."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from midcourse.engines.base import Completion, EngineUsage, SamplingParams, TokenScores
+from midcourse.engines.base import Completion, EngineUsage, Feature, SamplingParams, TokenScores
 from midcourse.errors import EngineError, PromptTooLongError
 
 CompletionScript = Callable[[Sequence[int], SamplingParams], Sequence[int]]
@@ -37,7 +37,9 @@ class ScriptedEngine:
             of a list of tokens an exception is raised and a `Hang` never answers. Longer than max_tokens is cut.
         logprobs: function (prompt_ids, continuation_ids) -> [N] nats, or one number for every token. Serves both
             sampled and scored tokens.
+        entropy: of every token, nats; None: it gives none.
         context_length: most tokens of prompt and completion together.
+        features: what it says that it can give.
     """
 
     def __init__(
@@ -45,14 +47,16 @@ class ScriptedEngine:
         completions: Sequence[Sequence[int] | Exception | Hang] | CompletionScript = (),
         *,
         logprobs: LogprobScript | float = -1.0,
-        entropy: float = 0.5,
+        entropy: float | None = 0.5,
         context_length: int = 1_000_000,
+        features: Collection[Feature] = (Feature.ENTROPIES, Feature.PROMPT_SCORES, Feature.WEIGHT_SYNC),
     ) -> None:
         self._script = completions if callable(completions) else None
         self._remaining = [] if callable(completions) else list(completions)
         self._logprobs = logprobs
         self._entropy = entropy
         self._context_length = context_length
+        self.features = frozenset(features)
         self._version = 0
         self._usage = {"prompt_tokens": 0, "generated_tokens": 0, "scored_tokens": 0}
         self.requests: list[ScriptedRequest] = []
@@ -68,6 +72,9 @@ class ScriptedEngine:
     def context_length(self) -> int:
         """Most tokens of prompt and completion together."""
         return self._context_length
+
+    async def open(self) -> None:
+        """Do nothing: a script is ready."""
 
     @contextmanager
     def participant(self) -> Iterator[None]:
@@ -103,7 +110,7 @@ class ScriptedEngine:
         return Completion(
             token_ids=token_ids,
             logprobs=self._logprobs_of(prompt_ids, token_ids),
-            entropies=[self._entropy] * len(token_ids),
+            entropies=self._entropies(len(token_ids)),
             finish_reason="stop" if stopped else "length",
             policy_version=self._version,
         )
@@ -130,7 +137,7 @@ class ScriptedEngine:
         self._usage["scored_tokens"] += len(continuation_ids)
         return TokenScores(
             logprobs=self._logprobs_of(prompt_ids, continuation_ids),
-            entropies=[self._entropy] * len(continuation_ids),
+            entropies=self._entropies(len(continuation_ids)),
             policy_version=self._version,
         )
 
@@ -161,6 +168,9 @@ class ScriptedEngine:
         if not self._remaining:
             raise EngineError(f"the script has run out at request {len(self.requests)}")
         return self._remaining.pop(0)
+
+    def _entropies(self, count: int) -> list[float]:
+        return [] if self._entropy is None else [self._entropy] * count
 
     def _logprobs_of(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
         if callable(self._logprobs):

@@ -22,11 +22,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from midcourse.engines.barrier import Barrier, Participant
-from midcourse.engines.base import ENGINES, Completion, EngineUsage, SamplingParams, TokenScores
+from midcourse.engines.base import ENGINES, Completion, EngineUsage, Feature, SamplingParams, TokenScores
 from midcourse.errors import ConfigError, EngineError, PromptTooLongError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+FEATURES = frozenset(Feature) - {Feature.STRUCTURED_OUTPUT}
+"""Everything that the model itself gives; it follows no schema."""
 
 
 @ENGINES.register("transformers")
@@ -44,9 +47,22 @@ class TransformersEngineConfig(BaseModel):
     barrier_timeout_seconds: float = Field(default=60.0, gt=0)
     """Longest wait for a participant that has not asked; then the batch starts without it."""
 
-    def build(self, model: "PreTrainedModel", *, pad_token_id: int = 0) -> "TransformersEngine":
-        """Return an engine that shares `model`."""
-        return TransformersEngine(model, config=self, pad_token_id=pad_token_id)
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What the engine can give."""
+        return FEATURES
+
+    def remedy(self, feature: Feature) -> str:
+        """Return "": no setting adds a feature."""
+        return ""
+
+    def for_judge(self) -> "TransformersEngineConfig":
+        """Return the same settings: a second model lives in this process too."""
+        return self
+
+    def build(self, model: "PreTrainedModel", *, tokenizer: Any = None) -> "TransformersEngine":
+        """Return an engine that shares `model`; it needs no tokenizer."""
+        return TransformersEngine(model, config=self)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -95,6 +111,14 @@ class TransformersEngine:
         """Most tokens of prompt and completion together."""
         return self._context_length
 
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What this engine can give."""
+        return FEATURES
+
+    async def open(self) -> None:
+        """Do nothing: the model is loaded."""
+
     def participant(self) -> AbstractContextManager[None]:
         """Mark the running coroutine, and tasks it starts, as one that will ask again; see Engine.
 
@@ -111,6 +135,7 @@ class TransformersEngine:
 
         Log-probabilities and entropies are those at the sampling temperature, or at the one that is to be reported,
         before top-p and top-k; at temperature 0 the most likely token is taken and they are those at temperature 1.
+        A JSON schema is not followed.
 
         Raises:
             PromptTooLongError: prompt + max_tokens is over the context length.

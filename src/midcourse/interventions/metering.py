@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from midcourse.engines.base import Completion, Engine, EngineUsage, SamplingParams, TextEngine, TokenScores
+from midcourse.engines.base import Completion, Engine, EngineUsage, Feature, SamplingParams, TextEngine, TokenScores
 from midcourse.types import RolloutCost
 
 
@@ -55,6 +55,14 @@ class MeteredEngine:
     def context_length(self) -> int:
         """Most tokens of prompt and completion together."""
         return self._engine.context_length
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What the engine behind this view can give."""
+        return self._engine.features
+
+    async def open(self) -> None:
+        """Do nothing: the engine belongs to whoever opened it."""
 
     def participant(self) -> AbstractContextManager[None]:
         """See `Engine.participant`."""
