@@ -100,8 +100,8 @@ class BatchRunner:
         self.counters = Counters()
         self.cache = PrefixCache(capacity_tokens=cache_tokens)
         with self._evaluating():
-            self._buffer = buffer_for(model)
             self._forward = forward_for(model, context_length=context_length)
+            self._buffer = buffer_for(model)
         self._prefill = Prefill(self._forward, self._buffer, self.cache, pad_token_id=pad_token_id)
         self._head = cast("nn.Module", model.get_output_embeddings())
         self.vocabulary_size = cast("nn.Embedding", model.get_input_embeddings()).num_embeddings

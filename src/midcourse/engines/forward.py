@@ -7,7 +7,7 @@ any length share a step and nothing is concatenated. Two ways to run the layers:
   heads folded into the query axis so that keys are never repeated, and a last layer that runs only for the tokens
   whose states are asked for. Same weights, same result to float32 rounding.
 - `ModuleForward` calls model(...) with a Cache that writes into the buffer: any Hugging Face decoder whose layers
-  all attend to everything before them.
+  attend to everything before them or to a window of it (see windows.py).
 """
 
 import copy
@@ -22,7 +22,10 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3ForCausalLM, Qwen3RMSNorm
 
-MASKED = -1e30  # finite: a row of padding alone would otherwise turn into NaN
+from midcourse.engines.windows import FULL, LayerWindows, layer_windows, narrowed, visible
+from midcourse.errors import ConfigError
+
+PROBE_WINDOW, PROBE_TOKENS = 3, 8
 
 
 class RowBuffer:
@@ -103,17 +106,11 @@ class Forward(Protocol):
         Args:
             buffer: row r continues sequence r.
             token_ids_RT: [R, T] new tokens.
-            slots_RT: [R, T] position of each token, which is its slot; a token sees all slots up to its own.
+            slots_RT: [R, T] position of each token, which is its slot; a token sees slots up to its own.
             num_slots: slots that are looked at; over every entry of `slots_RT`.
             wanted_R: [R] which of its T tokens a row wants the state of: then [R, 1, H] comes back. None: all.
         """
         ...
-
-
-def _visible(slots_RT: Tensor, num_slots: int, dtype: torch.dtype) -> Tensor:
-    """Return the [R, 1, T, S] additive mask under which a token sees the slots up to its own."""
-    slots_S = torch.arange(num_slots, device=slots_RT.device)
-    return torch.where(slots_S > slots_RT[:, None, :, None], MASKED, 0.0).to(dtype)
 
 
 class Qwen3Forward:
@@ -147,7 +144,7 @@ class Qwen3Forward:
         states = body.embed_tokens(token_ids_RT)
         rotary = (self._cos[slots_RT][:, :, None].to(dtype), self._signed_sin[slots_RT][:, :, None].to(dtype))
         num_rows = token_ids_RT.shape[0]
-        mask = _visible(slots_RT, num_slots, dtype)
+        mask = visible(slots_RT, num_slots, dtype)
         places_N = buffer.places(slots_RT)
         for layer, kv in zip(layers, buffer.keys_values, strict=True):
             attention = layer.self_attn
@@ -233,8 +230,9 @@ class _BufferLayer(DynamicLayer):
 class ModuleForward:
     """The whole model's own forward, its Cache writing into the buffer."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, windows: LayerWindows) -> None:
         self.model = model
+        self._windows = windows
         self._cache_argument = cache_argument(model)
 
     def __call__(
@@ -248,9 +246,13 @@ class ModuleForward:
     ) -> Tensor:
         """Run the layers; see `Forward`."""
         cache = Cache(layers=[_BufferLayer(kv, slots_RT, num_slots) for kv in buffer.keys_values])
+        masks = {
+            kind: visible(slots_RT, num_slots, buffer.dtype, window=window) for kind, window in self._windows.items()
+        }
         output = self.model.base_model(
             input_ids=token_ids_RT,
-            attention_mask=_visible(slots_RT, num_slots, buffer.dtype),
+            # Bodies whose layers are all alike need not know of masks by type.
+            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
             position_ids=slots_RT,
             use_cache=True,
             **{self._cache_argument: cache},
@@ -266,16 +268,26 @@ def cache_argument(model: PreTrainedModel) -> str:
 
 
 def buffer_for(model: PreTrainedModel) -> RowBuffer:
-    """Return an empty buffer for the model, its shape, type and device found by running one token."""
+    """Return an empty buffer for the model, its shape, type and device found by running one token.
+
+    Raises:
+        ConfigError: not every layer keeps keys and values, all of one shape.
+    """
     probe = DynamicCache()
     device = cast("nn.Embedding", model.get_input_embeddings()).weight.device
-    with torch.no_grad():
-        token = torch.zeros((1, 1), dtype=torch.long, device=device)
-        output = model.base_model(input_ids=token, use_cache=True, **{cache_argument(model): probe})
-    keys = cast("DynamicLayer", probe.layers[0]).keys
-    assert keys is not None  # one token has run
+    token = torch.zeros((1, 1), dtype=torch.long, device=device)
+    try:
+        with torch.no_grad():
+            output = model.base_model(input_ids=token, use_cache=True, **{cache_argument(model): probe})
+    except Exception as error:  # whatever the model raises, its layers are of another kind
+        raise ConfigError(f"{type(model).__name__} cannot keep keys and values of its tokens: {error!r}") from error
+    layers = [cast("DynamicLayer", layer) for layer in probe.layers]
+    shapes = {None if layer.keys is None else tuple(layer.keys.shape) for layer in layers}
+    keys = layers[0].keys if layers else None
+    if len(layers) != model.config.get_text_config().num_hidden_layers or len(shapes) != 1 or keys is None:
+        raise ConfigError(f"{type(model).__name__} has layers that keep no keys and values, or some of another shape")
     return RowBuffer(
-        num_layers=len(probe.layers),
+        num_layers=len(layers),
         num_heads=keys.shape[1],
         head_size=keys.shape[3],
         hidden_size=output.last_hidden_state.shape[-1],
@@ -285,7 +297,36 @@ def buffer_for(model: PreTrainedModel) -> RowBuffer:
 
 
 def forward_for(model: PreTrainedModel, *, context_length: int) -> Forward:
-    """Return the fastest forward that fits the model: exactly Qwen3 with plain rotary positions, or any other."""
-    if type(model) is Qwen3ForCausalLM and model.model.rotary_emb.rope_type == "default":
-        return Qwen3Forward(model, context_length=context_length)
-    return ModuleForward(model)
+    """Return the fastest forward that fits the model: exactly Qwen3 with plain rotary positions, or any other.
+
+    Raises:
+        ConfigError: what a layer of the model attends to is not known here.
+    """
+    windows = layer_windows(model)
+    if set(windows) == {FULL}:
+        if type(model) is Qwen3ForCausalLM and model.model.rotary_emb.rope_type == "default":
+            return Qwen3Forward(model, context_length=context_length)
+    else:
+        _check_windows(model, windows)
+    return ModuleForward(model, windows)
+
+
+def _check_windows(model: PreTrainedModel, windows: LayerWindows) -> None:
+    """Check that the model takes our masks, and that they are those it makes itself, on windows of few tokens."""
+    forward = ModuleForward(model, {kind: window and PROBE_WINDOW for kind, window in windows.items()})
+    buffer = buffer_for(model)
+    buffer.reserve(1, PROBE_TOKENS)
+    token_ids_RT = torch.arange(PROBE_TOKENS, device=buffer.device)[None]
+    with torch.no_grad(), narrowed(model, PROBE_WINDOW):
+        expected = model.base_model(input_ids=token_ids_RT, use_cache=False).last_hidden_state
+        try:
+            found = forward(buffer, token_ids_RT, token_ids_RT, PROBE_TOKENS)
+        except Exception as error:  # whatever the model raises, it cannot do this
+            raise ConfigError(f"{type(model).__name__} takes no masks by type of layer: {error!r}") from error
+    tolerance = 1e-3 if found.dtype in (torch.float32, torch.float64) else 5e-2
+    difference = float((found - expected).abs().max() / expected.abs().max())
+    if not difference <= tolerance:
+        raise ConfigError(
+            f"{type(model).__name__} does not attend as its layer_types and sliding_window say: "
+            f"states differ by {difference:.1e} of their size"
+        )

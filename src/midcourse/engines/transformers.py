@@ -77,8 +77,8 @@ class TransformersEngine:
     """Engine on a model in this process. See the module's text for what is batched with what.
 
     Raises:
-        ConfigError: a layer of the model does not attend to everything before it, or the context asked for is
-            longer than the model's.
+        ConfigError: a layer of the model neither attends to everything before it nor to a window of it, or the
+            context asked for is longer than the model's.
     """
 
     def __init__(self, model: "PreTrainedModel", *, config: TransformersEngineConfig, pad_token_id: int = 0) -> None:
@@ -295,11 +295,7 @@ class TransformersEngine:
 
 def _context_length(model: "PreTrainedModel", config: TransformersEngineConfig) -> int:
     model_config = model.config.get_text_config().to_dict()
-    other_layers = set(model_config.get("layer_types") or ()) - {"full_attention"}
-    if other_layers:
-        raise ConfigError(f"the embedded engine needs full attention in every layer: got {sorted(other_layers)}")
     limit = model_config.get("max_position_embeddings") or model_config.get("n_positions")
-    limit = min((length for length in (limit, model_config.get("sliding_window")) if length), default=None)
     length = config.context_length or limit
     if length is None:
         raise ConfigError("the model's config names no longest context: set context_length")
