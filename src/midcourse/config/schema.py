@@ -11,6 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
 
 import midcourse.engines.transformers
+import midcourse.engines.vllm.config
 import midcourse.environments
 import midcourse.methods
 from midcourse.engines.base import ENGINES

@@ -92,8 +92,13 @@ def first_line(documented: type) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """Return a value as TOML writes it; None becomes the text "none"."""
-    return tomlkit.item(_plain(value)).as_string()
+    """Return a value as TOML writes it, on one line; None becomes the text "none"."""
+    plain = _plain(value)
+    if isinstance(plain, dict):
+        table = tomlkit.inline_table()
+        table.update(plain)
+        return table.as_string()
+    return tomlkit.item(plain).as_string()
 
 
 def _plain(value: Any) -> Any:
