@@ -7,7 +7,9 @@ import pytest
 import torch
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from midcourse.engines import common_prefix
 from midcourse.engines.base import SamplingParams
+from midcourse.engines.common_prefix import attend
 from midcourse.errors import ConfigError, EngineError, PromptTooLongError
 
 VOCABULARY = 61  # of the models in conftest.py
@@ -146,6 +148,35 @@ def test_prompts_of_one_batch_that_begin_alike_share_their_beginning(make_engine
         chosen = expected.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
         assert torch.allclose(torch.tensor(completion.logprobs), chosen, atol=1e-5)
     assert engine.usage().computed_tokens == 20 + 2 + 2 + 1 + 3 * 4  # of five tokens drawn four are fed
+
+
+def test_a_long_beginning_that_rows_share_is_read_once_and_changes_no_token(
+    make_engine, model, full_logprobs, monkeypatch
+):
+    source = random.Random(5)
+    monkeypatch.setattr(common_prefix, "MIN_TOKENS", 24)  # the test model's context is short
+    beginning = [source.randrange(VOCABULARY) for _ in range(40)]
+    lengths = (3, 14, 7, 14, 3, 9)  # rows that end early leave gaps that others fill
+    requests = [
+        ([*beginning, *range(index)], SamplingParams(max_tokens=length, seed=index, temperature=0.8))
+        for index, length in enumerate(lengths)
+    ]
+    seen = []
+
+    def spy(*arguments):
+        seen.append(arguments[-1])
+        return attend(*arguments)
+
+    monkeypatch.setattr(common_prefix, "attend", spy)
+    for (prompt, _), completion in zip(requests, sample_all(make_engine(), requests), strict=True):
+        expected = full_logprobs(model, prompt, completion.token_ids, temperature=0.8)
+        chosen = expected.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+        assert torch.allclose(torch.tensor(completion.logprobs), chosen, atol=1e-5)
+    assert len(beginning) in seen
+    shared = len(seen)
+    for request, together in zip(requests, sample_all(make_engine(), requests), strict=True):
+        assert sample_all(make_engine(), [request])[0].token_ids == together.token_ids
+    assert len(seen) == 2 * shared  # alone, nothing is shared
 
 
 @pytest.mark.parametrize("cut", range(9))

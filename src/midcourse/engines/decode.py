@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from midcourse.engines.base import Completion, SamplingParams, TokenScores
+from midcourse.engines.common_prefix import num_common
 from midcourse.engines.draws import draw, entropy, truncate, uniforms
 from midcourse.engines.forward import buffer_for, forward_for
 from midcourse.engines.prefill import Filled, Prefill
@@ -76,17 +77,20 @@ class _Rows:
 
     rows: list[_Running] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    num_common: int = 0  # tokens that all rows begin with alike, as far as that pays
 
     def append(self, rows: Sequence[_Running], **tensors: Tensor) -> None:
         self.rows.extend(rows)
         for name, value in tensors.items():
             self.tensors[name] = torch.cat((self.tensors[name], value)) if name in self.tensors else value
+        self.num_common = num_common([row.token_ids for row in self.rows])
 
     def select(self, rows: Sequence[int]) -> None:
         self.rows = [self.rows[row] for row in rows]
         index = torch.tensor(rows, dtype=torch.long, device=self.tensors["temperature"].device)
         # No rows, no widths to keep to.
         self.tensors = {name: value[index] for name, value in self.tensors.items()} if rows else {}
+        self.num_common = num_common([row.token_ids for row in self.rows])
 
 
 class BatchRunner:
@@ -235,7 +239,9 @@ class BatchRunner:
         """Feed the last drawn tokens; return the [R, H] states that predict the next ones."""
         slots_R = state.tensors["lengths"]
         num_slots = max(len(row.token_ids) for row in state.rows)
-        states_RTH = self._forward(self._buffer, state.tensors["last"][:, None], slots_R[:, None], num_slots)
+        states_RTH = self._forward(
+            self._buffer, state.tensors["last"][:, None], slots_R[:, None], num_slots, num_common=state.num_common
+        )
         self._buffer.put_states(slots_R[:, None], states_RTH)
         state.tensors["lengths"] = slots_R + 1
         self.counters.computed_tokens += len(state.rows)

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3ForCausalLM, Qwen3RMSNorm
 
+from midcourse.engines import common_prefix
 from midcourse.engines.windows import FULL, LayerWindows, layer_windows, narrowed, visible
 from midcourse.errors import ConfigError
 
@@ -100,6 +101,7 @@ class Forward(Protocol):
         num_slots: int,
         *,
         wanted_R: Tensor | None = None,
+        num_common: int = 0,
     ) -> Tensor:
         """Write keys and values of the tokens at their slots; return [R, T, H] states before the head.
 
@@ -109,6 +111,8 @@ class Forward(Protocol):
             slots_RT: [R, T] position of each token, which is its slot; a token sees slots up to its own.
             num_slots: slots that are looked at; over every entry of `slots_RT`.
             wanted_R: [R] which of its T tokens a row wants the state of: then [R, 1, H] comes back. None: all.
+            num_common: slots that all rows hold alike, at most up to every row's new token; where T is 1 they may be
+                read from one row.
         """
         ...
 
@@ -136,6 +140,7 @@ class Qwen3Forward:
         num_slots: int,
         *,
         wanted_R: Tensor | None = None,
+        num_common: int = 0,
     ) -> Tensor:
         """Run the layers; see `Forward`."""
         body = self.model.model
@@ -161,7 +166,7 @@ class Qwen3Forward:
                 heads = (num_rows, 1, -1, attention.head_dim)
             query = _rotate(self._norm(attention.q_norm, attention.q_proj(normed).view(heads)), rotary)
             keys, values = kv[:, :num_rows, :, :num_slots]
-            states = states + attention.o_proj(_attend(query, keys, values, mask, attention.scaling))
+            states = states + attention.o_proj(_attend(query, keys, values, mask, attention.scaling, num_common))
             normed = self._norm(layer.post_attention_layernorm, states)
             gate = layer.mlp.act_fn(layer.mlp.gate_proj(normed))
             states = states + layer.mlp.down_proj(gate.mul_(layer.mlp.up_proj(normed)))
@@ -191,12 +196,15 @@ def _rotate(states: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     return torch.addcmul(states * cos, states.roll(states.shape[-1] // 2, dims=-1), signed_sin)
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float, num_common: int) -> Tensor:
     num_rows, num_new, num_heads, head_size = query.shape
     if num_new == 1:
         # Query heads of one key head stand side by side on the query axis: no key is repeated.
         folded = query.view(num_rows, keys.shape[1], -1, head_size)
-        attended = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scale)
+        if num_common:
+            attended = common_prefix.attend(folded, keys, values, mask, scale, num_common)
+        else:
+            attended = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scale)
         return attended.reshape(num_rows, 1, num_heads * head_size)
     attended = F.scaled_dot_product_attention(
         query.transpose(1, 2), keys, values, attn_mask=mask, scale=scale, enable_gqa=True
@@ -243,6 +251,7 @@ class ModuleForward:
         num_slots: int,
         *,
         wanted_R: Tensor | None = None,
+        num_common: int = 0,
     ) -> Tensor:
         """Run the layers; see `Forward`."""
         cache = Cache(layers=[_BufferLayer(kv, slots_RT, num_slots) for kv in buffer.keys_values])
