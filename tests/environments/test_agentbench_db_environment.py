@@ -291,7 +291,7 @@ class CharacterChat:
     def open(self, *, system_prompt, tools, query):
         return list(map(ord, query))
 
-    def parse(self, token_ids):
+    def parse(self, token_ids, *, tools=()):
         lines = "".join(map(chr, token_ids)).rstrip("\0").split("\n")
         calls = [line.split(" ", 1) for line in lines]
         names = {"sql_query": "query", "answer_action": "answer"}

@@ -185,7 +185,7 @@ class LetterChat:
         assert tools == ()
         return self.encode(f"{system_prompt}|{query}|")
 
-    def parse(self, turn_ids: Sequence[int]) -> AssistantTurn:
+    def parse(self, turn_ids: Sequence[int], *, tools: Sequence[Tool] = ()) -> AssistantTurn:
         text = self.decode(turn_ids).removesuffix(".")
         return AssistantTurn(content=text, parse_error="cannot be read" if "?" in text else None)
 

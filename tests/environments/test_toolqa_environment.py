@@ -269,7 +269,7 @@ class CharacterChat:
     def open(self, *, system_prompt, tools, query):
         return list(map(ord, query))
 
-    def parse(self, token_ids):
+    def parse(self, token_ids, *, tools=()):
         name, text = "".join(map(chr, token_ids)).rstrip("\0").split(" ", 1)
         return call(name, **{{"python_interpreter": "code", "answer_action": "answer"}[name]: text})
 

@@ -72,7 +72,7 @@ class DigitChat:
     def open(self, *, system_prompt, tools, query):
         return [len(query)]
 
-    def parse(self, turn_ids):
+    def parse(self, turn_ids, *, tools=()):
         return AssistantTurn(content=" ".join(map(str, turn_ids)))
 
     def observe(self, results):

@@ -41,7 +41,7 @@ class LetterChat:
     def open(self, *, system_prompt: str, tools: Sequence[Tool], query: str) -> list[int]:
         return self.encode(f"[{query}]")
 
-    def parse(self, turn_ids: Sequence[int]) -> AssistantTurn:
+    def parse(self, turn_ids: Sequence[int], *, tools: Sequence[Tool] = ()) -> AssistantTurn:
         text = self.decode(turn_ids).removesuffix(";")
         content, *calls = text.split("+")
         return AssistantTurn(content=content, tool_calls=tuple(ToolCall("press", {"key": key}) for key in calls))

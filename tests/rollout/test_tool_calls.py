@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midcourse.rollout.tool_calls import Mark, read_call, read_turn, split_marks, write_call, write_turn
+from midcourse.rollout.call_forms.json_body import JsonBody
+from midcourse.rollout.marks import Mark, split_marks
+from midcourse.rollout.tool_calls import read_turn, write_turn
 from midcourse.types import AssistantTurn, ToolCall
 
 JSON_VALUES = st.recursive(
@@ -124,18 +126,18 @@ def test_a_prompt_that_opens_the_reasoning_makes_the_turn_begin_within_it():
 
 @given(call=CALLS)
 def test_a_written_call_is_read_back_and_spells_no_mark(call):
-    text = write_call(call)
+    text = JsonBody().write(call)
     assert not any(mark.value in text for mark in Mark)
-    read_back = read_call(text)
+    read_back = JsonBody().read(text)
     assert read_back.name == call.name
     assert json.dumps(read_back.arguments) == json.dumps(call.arguments)  # 1, 1.0 and true are told apart
 
 
 def test_arguments_that_are_no_json_cannot_be_written():
     with pytest.raises(ValueError, match="no JSON"):
-        write_call(ToolCall("a", {"b": {1, 2}}))
+        JsonBody().write(ToolCall("a", {"b": {1, 2}}))
     with pytest.raises(ValueError, match="Out of range"):
-        write_call(ToolCall("a", {"b": float("nan")}))
+        JsonBody().write(ToolCall("a", {"b": float("nan")}))
 
 
 @given(

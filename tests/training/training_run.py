@@ -66,7 +66,7 @@ class DigitChat:
     def open(self, *, system_prompt, tools, query):
         return [1, *(3 + int(digit) for digit in query)]
 
-    def parse(self, turn_ids):
+    def parse(self, turn_ids, *, tools=()):
         calls = (ToolCall(name="look", arguments={"token": turn_ids[0]}),) if turn_ids[0] > 18 else ()
         return AssistantTurn(content=" ".join(map(str, turn_ids)), tool_calls=calls)
 

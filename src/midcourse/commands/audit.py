@@ -61,7 +61,12 @@ def audit_json(audit: CounterfactualAudit, chat: ChatFormat) -> dict[str, Any]:
 
 def _texts(step: AuditedStep, chat: ChatFormat) -> dict[str, str]:
     def text(turn: AssistantTurn | None) -> str:
-        return "" if turn is None else chat.decode(chat.render(turn))
+        if turn is None:
+            return ""
+        try:
+            return chat.decode(chat.render(turn))
+        except ValueError:  # no turn of the policy's can hold it: as the role meant it
+            return str(turn)
 
     return {
         "draft": chat.decode(step.step.draft_ids),

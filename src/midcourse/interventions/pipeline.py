@@ -83,8 +83,11 @@ class InterventionPipeline:
         written = await self._roles.correct(step, verdict)
         if written is None or not (written.tool_calls or written.content.strip()):
             return _keep(InterventionOutcome.CORRECTOR_UNREADABLE, record)
-        corrected_ids = tuple(self._chat.render(written))
-        corrected = self._chat.parse(corrected_ids)
+        try:
+            corrected_ids = tuple(self._chat.render(written))
+        except ValueError:
+            return _keep(InterventionOutcome.CORRECTOR_UNREADABLE, record)  # no turn of the policy's can hold it
+        corrected = self._chat.parse(corrected_ids, tools=self._environment.tools)
         record |= {"corrected_ids": corrected_ids, **_size("corrected", corrected)}
         if corrected.parse_error is not None or len(corrected.tool_calls) != len(written.tool_calls):
             # The policy's own format cannot hold it: what would be trained is not what was meant.

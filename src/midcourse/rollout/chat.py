@@ -39,8 +39,11 @@ class ChatFormat(Protocol):
         """Return the tokens of a conversation's start, generation prompt included."""
         ...
 
-    def parse(self, turn_ids: Sequence[int]) -> AssistantTurn:
-        """Read a turn. Never raises: what cannot be read is named in `parse_error`."""
+    def parse(self, turn_ids: Sequence[int], *, tools: Sequence[Tool] = ()) -> AssistantTurn:
+        """Read a turn. Never raises: what cannot be read is named in `parse_error`.
+
+        Where a family writes every argument as text, the schemas of `tools` say what it stands for.
+        """
         ...
 
     def render(self, turn: AssistantTurn) -> list[int]:

@@ -324,7 +324,7 @@ class _Rollout:
         turn = Turn(
             start=start,
             end=len(self.prefix.token_ids),
-            message=self.chat.parse(token_ids),
+            message=self._read(token_ids),
             reviews=tuple(written.reviews),
         )
         return turn, written.is_ended
@@ -334,7 +334,7 @@ class _Rollout:
         start = self.prefix.open_start
         begun_ids = self.prefix.token_ids[start:]
         completion = await self._sample(turn_index)
-        draft = self.chat.parse([*begun_ids, *completion.token_ids])
+        draft = self._read([*begun_ids, *completion.token_ids])
         decision = StepDecision()
         if self.step_hook is not None:
             step = Step(
@@ -360,7 +360,7 @@ class _Rollout:
             message, truncated = draft, completion.finish_reason == "length"
         else:
             self._extend_with_replacement(decision, drafted_by=completion.policy_version)
-            message, truncated = self.chat.parse([*begun_ids, *decision.token_ids]), False
+            message, truncated = self._read([*begun_ids, *decision.token_ids]), False
         turn = Turn(
             start=start,
             end=len(self.prefix.token_ids),
@@ -369,6 +369,9 @@ class _Rollout:
             entropies=() if begun_ids else tuple(round(entropy, 4) for entropy in completion.entropies),
         )
         return turn, not truncated
+
+    def _read(self, turn_ids: Sequence[int]) -> AssistantTurn:
+        return self.chat.parse(turn_ids, tools=self.environment.tools)
 
     def _extend_with_replacement(self, decision: StepDecision, *, drafted_by: int) -> None:
         assert decision.token_ids is not None

@@ -1,9 +1,13 @@
-"""What chat formats with `<think>` and `<tool_call>` marks share: the turn itself, to tokens and back."""
+"""What chat formats with `<think>` and tool call marks share: the turn itself, to tokens and back."""
 
 from collections.abc import Iterable, Sequence
 
+from midcourse.environments.base import Tool
+from midcourse.rollout.call_forms import CallForm
+from midcourse.rollout.call_forms.marked import HERMES
+from midcourse.rollout.marks import THINK_MARKS, Mark, Piece, join_texts, split_marks
 from midcourse.rollout.plain_text import PlainTextTokenizer, TextOrToken
-from midcourse.rollout.tool_calls import Mark, Piece, join_texts, read_turn, split_marks, write_turn
+from midcourse.rollout.tool_calls import read_turn, write_turn
 from midcourse.types import AssistantTurn
 
 
@@ -16,17 +20,28 @@ class MarkedTurns:
     Args:
         tokenizer: whose special tokens these are.
         stop_ids: tokens that end a turn; `render` writes the first.
+        call_stop_id: what `render` writes behind a turn with calls, where that is another.
+        form: how calls are written.
         opens_in_reasoning: the generation prompt ends in `<think>`, so a turn begins within its reasoning.
     """
 
     def __init__(
-        self, tokenizer: PlainTextTokenizer, *, stop_ids: Sequence[int], opens_in_reasoning: bool = False
+        self,
+        tokenizer: PlainTextTokenizer,
+        *,
+        stop_ids: Sequence[int],
+        call_stop_id: int | None = None,
+        form: CallForm = HERMES,
+        opens_in_reasoning: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._stop_ids = tuple(stop_ids)
+        self._call_stop_id = self._stop_ids[0] if call_stop_id is None else call_stop_id
+        self._form = form
         self._opens_in_reasoning = opens_in_reasoning
-        self._marks = {token_id: mark for mark in Mark if (token_id := tokenizer.special_id(mark.value)) is not None}
-        self._spelled_marks = tuple(mark for mark in Mark if mark not in self._marks.values())
+        marks = (*THINK_MARKS, *form.marks)
+        self._marks = {token_id: mark for mark in marks if (token_id := tokenizer.special_id(mark.value)) is not None}
+        self._spelled_marks = tuple(mark for mark in marks if mark not in self._marks.values())
 
     prompt_style = "standard"
 
@@ -43,21 +58,28 @@ class MarkedTurns:
         """Return the text of tokens, special tokens spelled out."""
         return self._tokenizer.decode(token_ids)
 
-    def parse(self, turn_ids: Sequence[int]) -> AssistantTurn:
+    def parse(self, turn_ids: Sequence[int], *, tools: Sequence[Tool] = ()) -> AssistantTurn:
         """Read a turn. Never raises: what cannot be read is named in `parse_error`."""
         token_ids = list(turn_ids)
         if token_ids and token_ids[-1] in self._stop_ids:
             token_ids.pop()
-        return read_turn(self._pieces(token_ids), opens_in_reasoning=self._opens_in_reasoning)
+        return read_turn(
+            self._pieces(token_ids), form=self._form, tools=tools, opens_in_reasoning=self._opens_in_reasoning
+        )
 
     def render(self, turn: AssistantTurn) -> list[int]:
         """Return the tokens of a turn as the policy would write it, stop token included.
 
         Raises:
-            ValueError: a tool call's arguments are no JSON.
+            ValueError: a tool call's arguments are no JSON, or the form cannot hold the turn: text that spells a mark
+                which this tokenizer has no token for would be read as the mark.
         """
-        pieces = write_turn(turn, opens_in_reasoning=self._opens_in_reasoning)
-        return [*self._encode_marked(pieces), self._stop_ids[0]]
+        pieces = write_turn(turn, form=self._form, opens_in_reasoning=self._opens_in_reasoning)
+        texts = [piece for piece in pieces if not isinstance(piece, Mark)]
+        spelled = next((mark for mark in self._spelled_marks for text in texts if mark.value in text), None)
+        if spelled is not None:
+            raise ValueError(f"a turn whose text spells {spelled.value} would be read as if it held that mark")
+        return [*self._encode_marked(pieces), self._call_stop_id if turn.tool_calls else self._stop_ids[0]]
 
     def _pieces(self, token_ids: Sequence[int]) -> list[Piece]:
         pieces: list[Piece] = []

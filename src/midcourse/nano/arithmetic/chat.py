@@ -48,7 +48,7 @@ class ArithmeticChatFormat:
         """Return the tokens of a conversation's start, generation prompt included."""
         return self.encode(f"{USER}{query}{END}{ASSISTANT}")
 
-    def parse(self, turn_ids: Sequence[int]) -> AssistantTurn:
+    def parse(self, turn_ids: Sequence[int], *, tools: Sequence[Tool] = ()) -> AssistantTurn:
         """Read a turn: all of it is content."""
         return AssistantTurn(content=self.decode(turn_ids).removesuffix(END))
 

@@ -44,7 +44,7 @@ class CompactChatFormat:
         """Return the tokens of a conversation's start, generation prompt included."""
         return self.encode(f"{USER}{query}{END}{ASSISTANT}")
 
-    def parse(self, turn_ids: Sequence[int]) -> AssistantTurn:
+    def parse(self, turn_ids: Sequence[int], *, tools: Sequence[Tool] = ()) -> AssistantTurn:
         """Read a turn. Never raises: what cannot be read is named in `parse_error`."""
         text = self.decode(turn_ids).removesuffix(END)
         match = re.fullmatch(rf"(?:{THINK}(?P<reasoning>.*?){THINK_END})?(?P<calls>.*)", text, re.DOTALL)

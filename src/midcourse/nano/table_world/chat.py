@@ -106,7 +106,7 @@ class TableChatFormat:
         """Return the tokens of a conversation's start, generation prompt included."""
         return self.encode(f"{USER}{query}{END}{ASSISTANT}")
 
-    def parse(self, turn_ids: Sequence[int]) -> AssistantTurn:
+    def parse(self, turn_ids: Sequence[int], *, tools: Sequence[Tool] = ()) -> AssistantTurn:
         """Read a turn. Never raises: an empty one is named in `parse_error`."""
         text = self.decode(turn_ids).removesuffix(END)
         if not text:
