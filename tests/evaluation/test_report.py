@@ -10,7 +10,7 @@ from midcourse.errors import DataError
 from midcourse.evaluation.compare import compare_runs
 from midcourse.evaluation.markdown import visible
 from midcourse.evaluation.report import intervention_sentences, write_report
-from midcourse.recording.writer import RecordingConfig, RunWriter
+from midcourse.recording.writer import RecordingConfig, RunWriter, trajectory_path
 
 
 def test_a_report_of_several_runs_has_its_figures_beside_it(tmp_path):
@@ -50,6 +50,18 @@ def test_words_of_a_model_are_escaped_in_the_examples(tmp_path):
     assert "&lt;script&gt;the region is missing" in text
     assert "<script>" not in text
     assert text.count("<pre>draft") == 3
+
+
+def test_a_damaged_file_of_rollouts_is_left_out_and_named(tmp_path):
+    folder = write_run(tmp_path / "rti", updates=3)
+    trajectory_path(folder, 2).write_bytes(b"PAR1 cut off")
+
+    with pytest.warns(UserWarning, match=r"no example is taken from it") as told:
+        text = write_report(folder).read_text()
+
+    assert any(str(trajectory_path(folder, 2)) in str(warning.message) for warning in told)
+    assert "Update 2, task" not in text
+    assert "Update 3, task" in text
 
 
 def test_drafts_are_decoded_where_a_decoder_is_given(tmp_path):

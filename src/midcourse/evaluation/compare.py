@@ -5,6 +5,7 @@ comparison at equal updates flatters it; the one at equal tokens counts those of
 """
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -280,8 +281,14 @@ def _summarize(reader: RunReader, label: str) -> RunSummary:
 
 
 def recorded_branches(reader: RunReader) -> list[BranchRecord]:
-    """Return the branches of every update whose rollouts were kept, in order. Raises as `RunReader.branches`."""
-    return [record for update in reader.trajectory_updates() for record in reader.branches(update)]
+    """Return the branches of every update whose rollouts were kept, in order; a damaged file is named in a warning."""
+    found: list[BranchRecord] = []
+    for update in reader.trajectory_updates():
+        try:
+            found += reader.branches(update)
+        except RunFolderError as error:
+            warnings.warn(f"{error}; its branches are left out", stacklevel=2)
+    return found
 
 
 def _sums(lines: Sequence[Mapping[str, float]], prefix: str) -> dict[str, float]:

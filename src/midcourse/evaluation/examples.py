@@ -1,10 +1,12 @@
 """Examples for a report: accepted corrections of steps, and revised chunks, from the recorded rollouts."""
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from midcourse.errors import RunFolderError
 from midcourse.evaluation.compare import OUTCOME_PREFIX
 from midcourse.evaluation.markdown import escape_text
 from midcourse.evaluation.reviews import REVIEW_PREFIX
@@ -54,9 +56,14 @@ def example_texts(runs: Sequence[RecordedRun], decode: Decode | None) -> list[st
 
 
 def _run_examples(run: RecordedRun, seen: set[str], decode: Decode | None, *, of_run: str) -> Iterator[str]:
-    """Yield an example of each task that is not in `seen`, and add the task."""
+    """Yield an example of each task that is not in `seen`, and add the task; a damaged file is named in a warning."""
     for update in reversed(run.corrected_updates()):
-        for group in run.reader.trajectories(update):
+        try:
+            groups = run.reader.trajectories(update)
+        except RunFolderError as error:
+            warnings.warn(f"{error}; no example is taken from it", stacklevel=2)
+            continue
+        for group in groups:
             found = None if group.task_id in seen else next(_corrections(group, decode), None)
             if found is not None:
                 seen.add(group.task_id)
