@@ -12,7 +12,17 @@ from pathlib import Path
 from midcourse.errors import MidcourseError
 
 PACKAGES = ("midcourse", "torch", "transformers", "tokenizers", "pydantic", "pyarrow", "numpy")
-OPTIONAL_PACKAGES = ("tensorboard", "wandb", "trackio", "math-verify", "reasoning-gym", "datasets", "PyMySQL", "pandas")
+OPTIONAL_PACKAGES = (
+    "tensorboard",
+    "wandb",
+    "trackio",
+    "math-verify",
+    "reasoning-gym",
+    "datasets",
+    "PyMySQL",
+    "pandas",
+    "peft",
+)
 LEAST_MEMORY_GIB = 3.0
 LEAST_DISK_GIB = 2.0
 

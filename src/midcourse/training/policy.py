@@ -15,6 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from midcourse.errors import ConfigError
 from midcourse.nano.package import BUILT_IN, BUILT_IN_CHAT
 from midcourse.rollout.chat import ChatFormat
+from midcourse.training.lora import (
+    ADAPTER_CONFIG,
+    AdapterFile,
+    LoraConfig,
+    add_adapter,
+    base_name,
+    check_same_adapter,
+    find_adapter,
+    load_adapter,
+    merge_adapter,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +52,7 @@ class PolicyConfig(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the weights live; auto takes a GPU if there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of weights and optimizer. At small learning rates bfloat16 weights round most updates away."""
+    """Of weights. bfloat16 ones are trained through a float32 copy; moments and adapters are float32 always."""
     bf16_autocast: bool = False
     """Run the trainer's matrix products in bfloat16 while weights and log-softmax stay float32."""
     threads: int = Field(default=1, ge=1)
@@ -50,6 +61,8 @@ class PolicyConfig(BaseModel):
     """Compute activations again in the backward pass instead of keeping them."""
     logprob_chunk_tokens: int = Field(default=1024, ge=1)
     """Tokens whose logits over the whole vocabulary are held at once."""
+    lora: LoraConfig | None = None
+    """Train adapters in place of the weights, by the table [policy.lora]; none trains all weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +103,49 @@ def load_policy(config: PolicyConfig) -> Policy:
     device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
     torch.set_num_threads(config.threads)
     dtype = getattr(torch, config.dtype)
-    model, tokenizer, chat = _load_parts(config, dtype)
-    model = model.to(device=device, dtype=dtype).eval()
+    adapter = find_adapter(config.path)
+    base = config.path if adapter is None else adapter.base
+    model, tokenizer, chat = _load_parts(config, base, dtype)
+    # Parameters alone change type: tables of rotary frequencies lose whole positions in bfloat16.
+    model = model.to(device=device).eval()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    _adapt(model, config, adapter, base=base)
     if config.gradient_checkpointing:
         keep_fewer_activations(model)
     check_head(model)
     return Policy(model=model, tokenizer=tokenizer, chat=chat, config=config)
 
 
+def _adapt(model: Any, config: PolicyConfig, adapter: AdapterFile | None, *, base: str) -> None:
+    """Give the model the adapter of its folder, or a new one, or neither; without [policy.lora] it is merged."""
+    if adapter is not None:
+        if config.lora is not None:
+            check_same_adapter(adapter, config.lora)
+        load_adapter(model, adapter, base=base_name(base))
+        if config.lora is None:
+            merge_adapter(model)
+    elif config.lora is not None:
+        add_adapter(model, config.lora, base=base_name(base))
+
+
 def check_path(path: str) -> None:
     """Check what can be seen of a policy's path without loading anything.
 
     Raises:
-        ConfigError: it is a file, a folder without a model, or names no folder and cannot be a hub name either.
+        ConfigError: it is a file, a folder without a model, or names no folder and cannot be a hub name either; or it
+            is an adapter's folder, and that is so of its base.
     """
     if path in BUILT_IN:
+        return
+    if (adapter := find_adapter(path)) is not None:
+        try:
+            check_path(adapter.base)
+        except ConfigError as error:
+            raise ConfigError(
+                f"policy.path = {path!r}: the base that this adapter was trained on is not where it was; put it back, "
+                f"or name its new place in {ADAPTER_CONFIG} (base_model_name_or_path): {error}"
+            ) from error
         return
     folder = Path(path)
     if folder.is_dir():
@@ -123,24 +164,31 @@ def check_path(path: str) -> None:
         raise ConfigError(f"policy.path = {path!r}: {problem}; expected {EXPECTED_PATH}")
 
 
-def _load_parts(config: PolicyConfig, dtype: "torch.dtype") -> tuple[Any, Any, ChatFormat]:
-    speaker, shipped = BUILT_IN_CHAT.get(config.chat), BUILT_IN.get(config.path)
+def _load_parts(config: PolicyConfig, base: str, dtype: "torch.dtype") -> tuple[Any, Any, ChatFormat]:
+    speaker, shipped = BUILT_IN_CHAT.get(config.chat), BUILT_IN.get(base)
     if shipped is not None and shipped is not speaker:
         raise ConfigError(f'policy.path "{shipped.path}" speaks chat "{shipped.chat}" only: got {config.chat!r}')
     if speaker is not None:
         # A trained one is a folder of weights; tokens and turns are those of the package.
-        model = speaker.load() if shipped is not None else load_model(config.path, dtype)
+        model = speaker.load() if shipped is not None else load_model(base, dtype)
         return model, None, speaker.chat_format()
-    from transformers import AutoTokenizer
-
     from midcourse.rollout.chat import ChatMLFormat, TemplateFormat
 
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(config.path)
-    except (OSError, ValueError) as error:
-        raise _unloadable(config.path, "tokenizer", error) from error
+    tokenizer = load_tokenizer(config.path)
     chat = ChatMLFormat(tokenizer) if config.chat == "chatml" else TemplateFormat(tokenizer)
-    return load_model(config.path, dtype), tokenizer, chat
+    return load_model(base, dtype), tokenizer, chat
+
+
+def load_tokenizer(path: str) -> Any:
+    """Return the tokenizer at `path`, or of the base where an adapter brings none. Raises ConfigError: neither has."""
+    from transformers import AutoTokenizer
+
+    adapter = find_adapter(path)
+    has_own = adapter is None or (adapter.folder / "tokenizer_config.json").is_file()
+    try:
+        return AutoTokenizer.from_pretrained(path if has_own or adapter is None else adapter.base)
+    except (OSError, ValueError) as error:
+        raise _unloadable(path, "tokenizer", error) from error
 
 
 def load_model(path: str, dtype: "torch.dtype") -> Any:
@@ -170,7 +218,8 @@ def _switch_off_dropout(settings: Any) -> None:
 def keep_fewer_activations(model: Any) -> None:
     """Switch gradient checkpointing on, by the name that the installed transformers has for it (5.10: the older)."""
     modern = hasattr(model, "activation_checkpointing_enable")
-    (model.activation_checkpointing_enable if modern else model.gradient_checkpointing_enable)()
+    enable = model.activation_checkpointing_enable if modern else model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})  # the other kind finds no gradient behind an embedding that is not trained
 
 
 def check_head(model: Any) -> None:
