@@ -46,6 +46,7 @@ FAILURE_METRICS: Mapping[str, str] = {
     "role calls": "intervention/outcome/role_failed",
     "reviews": "intervention/review/judge_failed",
     "teacher scores": "intervention/teacher_failed",
+    "readings of the policy": "intervention/states_failed",
 }
 """What a run goes on without, and so must tell: kind -> metric that counts it in an update."""
 _STEP = re.compile(r"step_\d+")

@@ -23,7 +23,7 @@ from midcourse.branching.controller import ControllerConfig
 from midcourse.branching.exploration import ExplorationConfig
 from midcourse.branching.state import unit_rms
 from midcourse.engines.scripted import ScriptedEngine
-from midcourse.errors import ConfigError
+from midcourse.errors import ConfigError, EngineError
 
 # the live phase
 
@@ -44,6 +44,29 @@ def test_the_best_action_at_the_best_turn_is_run():
     assert (record.rule, record.is_kept, group.decisions) == ("controller", True, 2)
     # 4, 5 and 8 to 12 of the attempts 4 to 15 succeed: 8 of 16.
     assert record.gained == pytest.approx(1 / 4 - 0.05)
+
+
+@pytest.mark.parametrize("answers", [0, 1, 9])
+def test_a_state_that_does_not_come_ends_the_branching_and_keeps_what_has_grown(answers):
+    class FailingEngine(KnowingEngine):
+        asked = 0
+
+        async def score(self, prompt_ids, continuation_ids, **how):
+            self.asked += 1
+            if self.asked > answers:
+                raise EngineError("the server is gone")
+            return await super().score(prompt_ids, continuation_ids, **how)
+
+    favouring = {"anchor_entropy": 1.0, "rollouts": 0.5, "exploit": 0.1, "budget_used_fraction": -4.0}
+    engine = engine_of(kind=FailingEngine)
+    method, group, _ = live(favouring=favouring, engine=engine)
+    # One answer for the task, eight for the roots' turns; the branch's own turns are asked about behind them.
+    assert len(group.branches) == (1 if answers == 9 else 0)
+    assert len(group.members) == (16 if answers == 9 else 4)
+    assert all(member.trajectory.failure is None for member in group.members)
+    assert method.statistics([group])["intervention/states_failed"] == 1.0
+    learned = method.learn([group], update=2)
+    assert math.isfinite(learned.get("intervention/controller/loss", 0.0))
 
 
 def test_the_tasks_start_can_be_the_best_place():

@@ -9,7 +9,7 @@ from tests.methods.rival_world import TASKS, begun, collect, collect_all, engine
 from tests.rollout.branch_world import KnowingEngine
 
 from midcourse.branching.rivals.branches import uniform_draw
-from midcourse.errors import CheckpointError
+from midcourse.errors import CheckpointError, EngineError
 from midcourse.methods.tampo import MEASURED, TAMPOConfig
 from midcourse.recording.serialization import group_from_dict, group_to_dict
 from midcourse.types import Origin
@@ -106,6 +106,21 @@ def test_the_mean_is_over_the_tokens_that_the_policy_wrote():
     assert group.measured[MEASURED] == pytest.approx([-1.6] * 3 + [-2.0] * 9)
 
 
+def test_scores_that_do_not_come_leave_the_rollouts_and_teach_the_temperatures_nothing():
+    class GoneEngine(KnowingEngine):
+        async def score(self, prompt_ids, continuation_ids, **how):
+            raise EngineError("the server is gone")
+
+    method, engine = tampo(), engine_of(kind=GoneEngine)
+    before = {name: array.copy() for name, array in method.state_dict().items()}
+    group = collect(method, engine)
+    assert [member.trajectory.failure for member in group.members] == [None] * 4
+    assert MEASURED not in group.measured
+    assert method.statistics([group])["intervention/states_failed"] == 1.0
+    method.learn([group], update=2)
+    assert all((before[name] == array).all() for name, array in method.state_dict().items())
+
+
 def test_a_rollout_that_failed_is_not_scored_and_teaches_nothing():
     method, engine = tampo(), warm(fails={(0, 0), (2, 1)})
     group = collect(method, engine)
@@ -183,7 +198,10 @@ def test_statistics_are_the_temperatures_that_were_drawn():
     method = tampo(nucleus=1.0)
     groups = collect_all(method, engine_of(), TASKS)
     drawn = [group.measured["temperature_factor"][0] for group in groups]
-    assert method.statistics(groups) == {"intervention/temperature_factor": pytest.approx(math.fsum(drawn) / 3)}
+    assert method.statistics(groups) == {
+        "intervention/temperature_factor": pytest.approx(math.fsum(drawn) / 3),
+        "intervention/states_failed": 0.0,
+    }
     assert method.statistics([]) == {}
 
 

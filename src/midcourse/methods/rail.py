@@ -28,13 +28,13 @@ from midcourse.branching.state import Anchor, Pool, PoolRollout, State, build_st
 from midcourse.branching.traces import Prediction, Trace
 from midcourse.branching.warm_up import is_kept, next_trial
 from midcourse.environments.base import Task
-from midcourse.errors import ConfigError
+from midcourse.errors import ConfigError, EngineError
 from midcourse.evaluation.estimators import is_success
 from midcourse.interventions.metering import CostLedger, MeteredEngine
 from midcourse.interventions.pipeline import InterventionConfig, InterventionPipeline
 from midcourse.methods.base import METHODS, RolloutTools, RunFacts
 from midcourse.methods.grpo import group_id
-from midcourse.methods.rail_statistics import rail_statistics
+from midcourse.methods.rail_statistics import STATES_FAILED, rail_statistics
 from midcourse.objectives.clipped import ClippedConfig, ClippedObjective
 from midcourse.rollout.branches import Continuing, Place, RolloutPool
 from midcourse.rollout.episode import RolloutKey
@@ -142,7 +142,11 @@ class RAIL:
         growth = _Growth(self, task, tools, key=RolloutKey(seed=seed, update=update, task_id=task.task_id, attempt=0))
         await growth.begin()
         if growth.can_branch:
-            await (growth.branch_by_controller() if self._is_live else growth.branch_by_rule())
+            try:
+                await growth.embed_task()
+                await (growth.branch_by_controller() if self._is_live else growth.branch_by_rule())
+            except EngineError:  # rollouts fail by themselves: it is a state of the policy that did not come
+                growth.measured = {STATES_FAILED: (1.0,)}
         return growth.group()
 
     def advantages(self, group: Group) -> Sequence[float | None]:
@@ -255,6 +259,7 @@ class _Growth:
         self.max_rounds = tools.environment.max_turns if limit is None else min(limit, tools.environment.max_turns)
         self.embedding = nothing()
         self.decisions = 0
+        self.measured: Mapping[str, Sequence[float]] = {}
         self._records: list[PoolRollout] = []  # of the members, as far as they were looked at
 
     @property
@@ -279,9 +284,18 @@ class _Growth:
         policy = MeteredEngine(self.tools.engine, purpose="policy", ledger=self.ledger)
         drawn = await self.pool.draw(Place(), self.config.initial_rollouts, Continuing(engine=policy))
         self.pool.keep(drawn, origin=Origin.ROOT)
-        # Behind the rollouts: where the prompt is too long for the engine, they fail, and nobody asks for its states.
-        if self.can_branch and self.method.wants_embedding:
-            await self._embed_task()
+
+    async def embed_task(self) -> None:
+        """Ask what the policy makes of the task.
+
+        Behind the rollouts: where the prompt is too long for the engine, they fail, and nobody asks for its states.
+        """
+        if not self.method.wants_embedding:
+            return
+        environment, task = self.tools.environment, self.pool.task
+        ids = self.tools.chat.open(system_prompt=environment.system_prompt, tools=environment.tools, query=task.query)
+        scores = await self.reader.score(ids[:1], ids[1:], want_hidden=True)
+        self.embedding = unit_rms(scores.hidden.mean(dim=0).numpy())
 
     async def branch_by_rule(self) -> None:
         """Shadow: at the most uncertain turns, counts in increasing order, while the pool's mean nears 0.5 (B.3.4)."""
@@ -345,6 +359,7 @@ class _Growth:
             branches=tuple(branches),
             task_embedding=tuple(self.embedding.tolist()),
             decisions=self.decisions,
+            measured=self.measured,
         )
 
     async def _run(self, place: Place, anchor: Anchor, prediction: Prediction, *, rule: str) -> bool:
@@ -427,12 +442,6 @@ class _Growth:
         ids = trajectory.token_ids
         scores = await self.reader.score(ids[:start], ids[start : start + 1], want_hidden=True)
         return unit_rms(scores.hidden[0].numpy())
-
-    async def _embed_task(self) -> None:
-        environment, task = self.tools.environment, self.pool.task
-        ids = self.tools.chat.open(system_prompt=environment.system_prompt, tools=environment.tools, query=task.query)
-        scores = await self.reader.score(ids[:1], ids[1:], want_hidden=True)
-        self.embedding = unit_rms(scores.hidden.mean(dim=0).numpy())
 
 
 def _chance(rewards: Sequence[float | None], action: Action, config: GainConfig) -> float | None:

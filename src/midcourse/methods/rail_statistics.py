@@ -7,6 +7,9 @@ from midcourse.branching.skill import action_map, pearson, skill
 from midcourse.methods.branched import branch_statistics, mean
 from midcourse.types import BranchRecord, Group
 
+STATES_FAILED = "states_failed"
+"""Name in Group.measured: the engine did not give a state of the policy, and the group grew no further."""
+
 
 def rail_statistics(groups: Sequence[Group], *, names: Sequence[str]) -> dict[str, float]:
     """Return counts, rates and how predictions agreed with gains, under intervention/. Means over nothing are left out.
@@ -22,6 +25,7 @@ def rail_statistics(groups: Sequence[Group], *, names: Sequence[str]) -> dict[st
         "branches_kept": sum(record.is_kept for record in records),
         "rejected_rollouts": sum(len(record.rollouts) for record in records if not record.is_kept),
         "decisions": sum(group.decisions for group in groups),
+        STATES_FAILED: sum(STATES_FAILED in group.measured for group in groups),
         **{f"rule/{rule}": count for rule, count in sorted(rules.items())},
         **{f"action/{name.replace(' ', '_')}": count for name, count in cells.items()},
         **_gains([record for record in records if record.gained is not None]),

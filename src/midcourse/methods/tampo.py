@@ -17,6 +17,7 @@ from midcourse.advantages.group import group_advantages
 from midcourse.branching.rivals.branches import uniform_draw
 from midcourse.branching.rivals.tampo import TemperaturePolicy, TemperaturePolicyConfig
 from midcourse.environments.base import Task
+from midcourse.errors import EngineError
 from midcourse.interventions.metering import MeteredEngine
 from midcourse.methods.base import METHODS, RolloutTools, RunFacts
 from midcourse.methods.branched import BranchedRollouts
@@ -68,18 +69,19 @@ class TAMPO:
         group = rollouts.group()
         scorer = MeteredEngine(tools.engine, purpose="temperatures", ledger=rollouts.ledger)
         base = tools.rollout.temperature
-        rows = await asyncio.gather(
-            *(
-                asyncio.gather(
+        measured: dict[str, Sequence[float]] = {"temperature_factor": (factor,)}
+        try:
+            measured[MEASURED] = tuple(
+                await asyncio.gather(
                     *(
                         _mean_logprob(scorer, member.trajectory, temperature=base * other)
+                        for member in group.members
                         for other in self.config.temperature_factors
                     )
                 )
-                for member in group.members
             )
-        )
-        measured = {MEASURED: tuple(value for row in rows for value in row), "temperature_factor": (factor,)}
+        except EngineError:
+            pass  # The rollouts are whole; this group teaches the temperatures nothing.
         return replace(group, measured=measured, cost=rollouts.ledger.cost())
 
     def advantages(self, group: Group) -> Sequence[float | None]:
@@ -89,10 +91,14 @@ class TAMPO:
     def statistics(self, groups: Sequence[Group]) -> Mapping[str, float]:
         """Return the temperatures that were drawn."""
         drawn = [group.measured["temperature_factor"][0] for group in groups]
-        return {"intervention/temperature_factor": sum(drawn) / len(drawn)} if drawn else {}
+        if not drawn:
+            return {}
+        failed = sum(MEASURED not in group.measured for group in groups)
+        return {"intervention/temperature_factor": sum(drawn) / len(drawn), "intervention/states_failed": float(failed)}
 
     def learn(self, groups: Sequence[Group], *, update: int) -> Mapping[str, float]:
         """Take what the temperatures earned."""
+        groups = [group for group in groups if MEASURED in group.measured]
         logprobs = [value for group in groups for value in group.measured[MEASURED]]
         self.temperatures.learn(logprobs, [value for group in groups for value in self.advantages(group)])
         factors = numpy.array(self.config.temperature_factors)
