@@ -5,6 +5,7 @@ temperature; log-probabilities in training stay at the run's.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -70,7 +71,7 @@ class TAMPO:
         scorer = MeteredEngine(tools.engine, purpose="temperatures", ledger=rollouts.ledger)
         base = tools.rollout.temperature
         measured: dict[str, Sequence[float]] = {"temperature_factor": (factor,)}
-        try:
+        with contextlib.suppress(EngineError):  # the rollouts are whole; this group teaches the temperatures nothing
             measured[MEASURED] = tuple(
                 await asyncio.gather(
                     *(
@@ -80,8 +81,6 @@ class TAMPO:
                     )
                 )
             )
-        except EngineError:
-            pass  # The rollouts are whole; this group teaches the temperatures nothing.
         return replace(group, measured=measured, cost=rollouts.ledger.cost())
 
     def advantages(self, group: Group) -> Sequence[float | None]:
