@@ -240,6 +240,16 @@ def test_an_audit_of_the_scripted_roles_finds_corrections_and_none_that_follows_
     assert "follows the evidence" in shown
 
 
+def test_the_roles_of_rails_repair_can_be_audited(capsys, tmp_path):
+    file = tmp_path / "run.toml"
+    roles = 'repair.roles = { played_by = "scripted", max_tokens = 64 }'
+    space = 'space.regimes = ["mild", "repair"]'
+    file.write_text(f'seed = 1\n[method]\nname = "rail"\n{roles}\n{space}\n', encoding="utf-8")
+    status, out, _ = run(capsys, "audit", str(file), "--tasks", "2", "--attempts", "2", *NANO[:6], "--json")
+    assert status == 0
+    assert json.loads(out)["corrected"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [(["--split", "dev", *NANO], "unknown split 'dev'"), (["--set", "method.name=grpo"], "it has no roles to audit")],

@@ -395,9 +395,13 @@ async def audit_leaks(
             attempts than one are asked for.
     """
     _check_counts(num_tasks=num_tasks, attempts=attempts)
-    settings = config.method
-    if not isinstance(settings, InterventionConfig):
-        raise ConfigError(f"method.name = {config.name_of('method')!r}: it has no roles to audit; choose rti")
+    # RTI itself, or RAIL with `repair`, whose corrections are a table of it.
+    tables = (config.method, *(table for _, table in nested_tables(config.method, "method")))
+    settings = next((table for table in tables if isinstance(table, InterventionConfig)), None)
+    if settings is None:
+        raise ConfigError(
+            f"method.name = {config.name_of('method')!r}: it has no roles to audit; choose rti, or rail with repair"
+        )
     async with assembled(config) as parts:
         tools, ledger = parts.tools, CostLedger()
         pairs = _tasks_with_other_evidence(tools.environment, split=split, num_tasks=num_tasks)
