@@ -1,6 +1,7 @@
 import pytest
 import torch
 from training_building import tiny_model
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from midcourse.errors import ConfigError
 from midcourse.training.policy import (
@@ -97,6 +98,38 @@ def test_a_model_that_changes_its_logits_after_the_head_is_refused():
         check_head(model)
 
 
+def tiny_gemma3(**settings):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 23, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 16}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 256}
+    layers = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+    model = Gemma3ForCausalLM(Gemma3TextConfig(**sizes, **heads, **layers, **settings)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.15)  # off its near-uniform start
+    return model
+
+
+def test_a_model_with_windows_and_scaled_embeddings_gives_the_log_probabilities_of_its_own_logits():
+    model = tiny_gemma3().double()
+    check_head(model)
+    rows = [[3 + index % 20 for index in range(length)] for length in (40, 25)]  # longer than the window
+    wanted = [[False] + [True] * (len(row) - 1) for row in rows]
+    found = found_by(model, rows, wanted, (1.0, 0.7))
+    for index, (row, temperature) in enumerate(zip(rows, (1.0, 0.7), strict=True)):
+        expected = torch.log_softmax(model(torch.tensor([row])).logits[0] / temperature, dim=-1)
+        chosen = expected[:-1].gather(-1, torch.tensor(row[1:])[:, None])[:, 0]
+        assert torch.allclose(found.logprobs_BT[index, 1 : len(row)], chosen, rtol=0, atol=1e-10)
+
+
+def test_a_cap_on_logits_is_refused_however_small_they_are():
+    model = tiny_gemma3(final_logit_softcapping=30.0)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1e-3)
+    with pytest.raises(ConfigError, match=r"caps its logits at 30\.0"):
+        check_head(model)
+
+
 def test_dropout_of_a_loaded_model_is_off(tmp_path):
     model = tiny_model()
     model.config.attention_dropout = 0.5
@@ -121,6 +154,7 @@ def test_the_nano_policy_speaks_its_own_chat_only():
         ("./runs/missing/model", "there is no such folder"),
         ("", "holds no config.json"),
         ("{tmp}/file", "is a file"),
+        ("missing/model.gguf", "there is no such file"),
         ("{tmp}/empty", "holds no config.json and holds no model.safetensors"),
         ("{tmp}/weightless", "holds no model.safetensors"),
         ("{tmp}/step_4", "did you mean '{tmp}/step_4/model'"),
@@ -137,7 +171,7 @@ def test_a_path_without_a_model_is_an_error_that_says_what_was_expected(path, ex
         load_policy(PolicyConfig(path=path, device="cpu"))
     assert str(caught.value).startswith(f"policy.path = {path!r}: ")
     assert expected.format(tmp=tmp_path) in str(caught.value)
-    assert "expected a folder with config.json and model.safetensors, a hub name" in str(caught.value)
+    assert "expected a folder with config.json and model.safetensors, a GGUF file, a hub name" in str(caught.value)
 
 
 @pytest.mark.parametrize(("chat", "part"), [("chatml", "tokenizer"), ("compact", "model")])

@@ -15,7 +15,15 @@ from training_building import (
     tiny_policy,
     weights_of,
 )
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MambaConfig, MistralConfig, Qwen2Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    Qwen2Config,
+)
 
 from midcourse.objectives.balanced_clipped import BalancedClippedObjective
 from midcourse.objectives.clipped import ClippedConfig, ClippedObjective
@@ -234,6 +242,7 @@ ROTARY = {**SIZES, "hidden_size": 32, "intermediate_size": 48, "num_key_value_he
         (MistralConfig(**ROTARY, sliding_window=None), None),
         (GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=256), None),
         (MistralConfig(**ROTARY, sliding_window=64), "sees 64 tokens only"),
+        (Gemma3TextConfig(**ROTARY, head_dim=16, sliding_window=64), "layers of sliding_attention"),
         (
             Qwen2Config(**ROTARY, use_sliding_window=True, sliding_window=64, max_window_layers=1),
             "layers of sliding_attention",
@@ -273,6 +282,21 @@ def test_a_model_whose_attention_does_more_is_found_by_running_it(caplog):
     assert not updater.shares_prefixes
     assert "computes every row apart" in caplog.text
     assert "hidden states differ" in caplog.text
+
+
+def test_a_model_with_windows_is_trained_row_by_row_and_says_so(caplog):
+    layers = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}  # rows are longer
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(Gemma3TextConfig(**ROTARY, head_dim=16, **layers)).eval()
+    policy = replace(tiny_policy(), model=model)
+    before = weights_of(model)
+    with caplog.at_level(logging.WARNING):
+        applied, metrics = gradient_of(ClippedObjective(ClippedConfig()), "auto", policy=policy)
+    assert "Gemma3ForCausalLM computes every row apart, whatever they share: it has layers of slid" in caplog.text
+    # Padding included, every row is computed whole.
+    assert metrics["objective/computed_tokens"] >= sum(len(member.trajectory.token_ids) for member in GROUP.members)
+    assert applied.keys() == before.keys() - {"lm_head.weight"}
+    assert all(torch.isfinite(value).all() and value.abs().max() > 0 for value in applied.values())
 
 
 def test_the_budget_counts_packed_tokens():

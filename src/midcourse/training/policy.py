@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from midcourse.errors import ConfigError
 from midcourse.nano.package import BUILT_IN, BUILT_IN_CHAT
 from midcourse.rollout.chat import ChatFormat
+from midcourse.training.gguf import find_gguf, read_gguf_model, read_gguf_tokenizer
 from midcourse.training.lora import (
     ADAPTER_CONFIG,
     AdapterFile,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 NANO = "nano"
 ChatName = Literal["compact", "digits", "tables", "chatml", "template"]
 EXPECTED_PATH = (
-    'a folder with config.json and model.safetensors, a hub name such as "Qwen/Qwen3-0.6B", "nano", '
+    'a folder with config.json and model.safetensors, a GGUF file, a hub name such as "Qwen/Qwen3-0.6B", "nano", '
     '"nano-arithmetic" or "nano-table-world"'
 )
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -46,7 +47,7 @@ class PolicyConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     path: str = NANO
-    """`nano`, `nano-arithmetic`, `nano-table-world`: built in; else a folder or hub name that transformers can load."""
+    """`nano`, `nano-arithmetic`, `nano-table-world`: built in; else a folder, hub name or GGUF file to load."""
     chat: ChatName = "compact"
     """How turns are written: nano's, -arithmetic's and -table-world's forms, ChatML with Hermes calls, the template."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -147,6 +148,8 @@ def check_path(path: str) -> None:
                 f"or name its new place in {ADAPTER_CONFIG} (base_model_name_or_path): {error}"
             ) from error
         return
+    if find_gguf(path) is not None:
+        return
     folder = Path(path)
     if folder.is_dir():
         problems = [] if (folder / "config.json").is_file() else ["holds no config.json"]
@@ -158,6 +161,8 @@ def check_path(path: str) -> None:
         problem = " and ".join(problems) + hint if problems else ""
     elif folder.exists():
         problem = "is a file"
+    elif folder.suffix == ".gguf":
+        problem = "there is no such file"
     else:
         problem = "" if HUB_NAME.fullmatch(path) else "there is no such folder"
     if problem:
@@ -185,14 +190,19 @@ def load_tokenizer(path: str) -> Any:
 
     adapter = find_adapter(path)
     has_own = adapter is None or (adapter.folder / "tokenizer_config.json").is_file()
+    place = path if has_own or adapter is None else adapter.base
+    if (file := find_gguf(place)) is not None:
+        return read_gguf_tokenizer(file)
     try:
-        return AutoTokenizer.from_pretrained(path if has_own or adapter is None else adapter.base)
+        return AutoTokenizer.from_pretrained(place)
     except (OSError, ValueError) as error:
         raise _unloadable(path, "tokenizer", error) from error
 
 
 def load_model(path: str, dtype: "torch.dtype") -> Any:
     """Return a causal language model without dropout. Raises ConfigError if there is none at `path`."""
+    if (file := find_gguf(path)) is not None:
+        return read_gguf_model(file, dtype, prepare=_switch_off_dropout)
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
@@ -230,6 +240,12 @@ def check_head(model: Any) -> None:
     """
     import torch
 
+    cap = model.config.get_text_config().to_dict().get("final_logit_softcapping")
+    if cap:  # logits of small size are hardly changed by it
+        raise ConfigError(
+            f"{type(model).__name__} caps its logits at {cap} (final_logit_softcapping): its log-probabilities would "
+            "be wrong here"
+        )
     token_ids = torch.arange(4, device=next(model.parameters()).device)[None]
     with torch.no_grad():
         hidden = model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state
