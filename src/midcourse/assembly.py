@@ -8,7 +8,7 @@ import copy
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from midcourse.config import RunConfig, kept_settings, load_config, resolved_toml
 from midcourse.config.schema import nested_tables
-from midcourse.engines.base import EngineConfig, TextEngine
+from midcourse.engines.base import Engine, EngineConfig, Feature, TextEngine
 from midcourse.environments.base import Environment, EnvironmentConfig, Evidence, Task
 from midcourse.errors import ConfigError, RunFolderError
 from midcourse.evaluation.evaluate import EvaluationResult, evaluate_policy
@@ -31,7 +31,15 @@ from midcourse.interventions.metering import CostLedger
 from midcourse.interventions.pipeline import InterventionConfig, InterventionPipeline
 from midcourse.interventions.roles import Roles, RolesConfig
 from midcourse.interventions.speaker import SpeakerConfig
-from midcourse.methods.base import METHODS, LearningMethod, Method, MethodConfig, RolloutTools, Speaker
+from midcourse.methods.base import (
+    METHODS,
+    LearningMethod,
+    Method,
+    MethodConfig,
+    NeedsFeatures,
+    RolloutTools,
+    Speaker,
+)
 from midcourse.methods.grpo import roll_out
 from midcourse.nano.package import BUILT_IN_CHAT
 from midcourse.recording.settings import check_same_settings
@@ -88,12 +96,15 @@ async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
     """Build the parts in the order in which mistakes are cheapest to find, and close the engines at the end.
 
     Raises:
-        ConfigError: parts that cannot be built as asked, or that do not fit the policy's context.
+        ConfigError: parts that cannot be built as asked, or that do not fit the policy's context; a method that needs
+            of its engine what that does not give.
+        EngineError: a server that does not start, or cannot do what is needed.
     """
+    _check_features(config)
     method = cast(MethodConfig, config.method).build()
     environment = cast(EnvironmentConfig, config.environment).build()
     policy = load_policy(config.policy)
-    engine = cast(EngineConfig, config.engine).build(policy.model)
+    engine = cast(EngineConfig, config.engine).build(policy.model, tokenizer=policy.tokenizer)
     _check_lengths(config, engine.context_length)
     role_engines: dict[str, TextEngine] = {role: chosen.build() for role, chosen in config.role_engines.items()}
     tools = RolloutTools(
@@ -105,11 +116,28 @@ async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
         vocabulary_size=policy.model.config.get_text_config().vocab_size,
         judge=_judge(config, policy),
     )
-    try:
+    writers: list[Engine] = [engine] if tools.judge is None else [engine, tools.judge.engine]
+    async with AsyncExitStack() as opened:  # closes the others, too, where one cannot be closed
+        for text_engine in role_engines.values():
+            opened.push_async_callback(text_engine.close)
+        for writer in writers:
+            opened.push_async_callback(writer.close)
+            await writer.open()
+        _check_lengths(config, engine.context_length)  # a server may take less than its model could
         yield Parts(config=config, policy=policy, tools=tools, method=method)
-    finally:
-        for opened in (engine, *role_engines.values(), *(() if tools.judge is None else (tools.judge.engine,))):
-            await opened.close()
+
+
+def _check_features(config: RunConfig) -> None:
+    """Check that the engine gives what the method needs. It is asked of the settings, before anything is loaded."""
+    needs: frozenset[Feature] = config.method.needs if isinstance(config.method, NeedsFeatures) else frozenset()
+    engine = cast(EngineConfig, config.engine)
+    for feature in sorted(needs - engine.features):
+        expected = engine.remedy(feature)
+        raise ConfigError(
+            f"engine.name = {config.name_of('engine')!r} gives no {feature} with these settings, and method "
+            f"{config.name_of('method')!r} needs them: expected {expected + ', or ' if expected else ''}"
+            'engine.name = "transformers"'
+        )
 
 
 def _speaker_settings(config: RunConfig) -> SpeakerConfig | None:
@@ -122,17 +150,19 @@ def _judge(config: RunConfig, policy: Policy) -> Speaker | None:
     chosen = _speaker_settings(config)
     if chosen is None or chosen.played_by not in ("frozen", "model"):
         return None
-    build = cast(EngineConfig, config.engine).build
+    build = cast(EngineConfig, config.engine).for_judge().build
     if chosen.path is None:
         frozen = copy.deepcopy(policy.model).requires_grad_(False)
-        return Speaker(engine=build(frozen), chat=policy.chat, shares_tokens=True)
+        engine = build(frozen, tokenizer=policy.tokenizer)
+        return Speaker(engine=engine, chat=policy.chat, shares_tokens=True)
     other = load_policy(config.policy.model_copy(update={"path": chosen.path, "chat": chosen.chat}))
     # Models of one family have one vocabulary: what one wrote need not be encoded again for the other.
     if other.tokenizer is None or policy.tokenizer is None:  # built-in: a chat format has one vocabulary
         shares_tokens = chosen.chat == config.policy.chat
     else:
         shares_tokens = other.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
-    speaker = Speaker(engine=build(other.model), chat=other.chat, shares_tokens=shares_tokens)
+    engine = build(other.model, tokenizer=other.tokenizer)
+    speaker = Speaker(engine=engine, chat=other.chat, shares_tokens=shares_tokens)
     chosen.check(speaker)
     return speaker
 

@@ -15,6 +15,7 @@ from pydantic import Field
 from midcourse.advantages.entropy import ENTROPY_SHARE, entropy_weights
 from midcourse.advantages.group import group_advantages
 from midcourse.branching.rivals.aepo import AEPORolloutConfig, aepo_branches, initial_rollouts
+from midcourse.engines.base import Feature
 from midcourse.environments.base import Task
 from midcourse.methods.base import METHODS, RolloutTools
 from midcourse.methods.branched import BranchedRollouts, branch_statistics
@@ -40,6 +41,11 @@ class AEPOConfig(AEPORolloutConfig):
     def group_size(self) -> int:
         """Rollouts of one task that are compared."""
         return self.rollout_budget
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """Entropies split the budget, and weigh tokens."""
+        return frozenset({Feature.ENTROPIES})
 
     def build(self) -> "AEPO":
         """Return the method."""

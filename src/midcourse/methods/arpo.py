@@ -13,6 +13,7 @@ from pydantic import Field
 
 from midcourse.advantages.group import group_advantages
 from midcourse.branching.rivals.arpo import ARPORolloutConfig, arpo_branches
+from midcourse.engines.base import Feature
 from midcourse.environments.base import Task
 from midcourse.methods.base import METHODS, RolloutTools
 from midcourse.methods.branched import BranchedRollouts, branch_statistics
@@ -35,6 +36,11 @@ class ARPOConfig(ARPORolloutConfig):
     def group_size(self) -> int:
         """Rollouts of one task that are compared."""
         return self.rollout_budget
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """A change of entropy decides on a branch."""
+        return frozenset({Feature.ENTROPIES})
 
     def build(self) -> "ARPO":
         """Return the method."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
-from midcourse.engines.base import Engine, TextEngine
+from midcourse.engines.base import Engine, Feature, TextEngine
 from midcourse.environments.base import Environment, Task
 from midcourse.objectives.base import Objective
 from midcourse.registry import Registry
@@ -128,6 +128,16 @@ class MethodConfig(Protocol):
 
     def build(self) -> Method:
         """Return the method."""
+        ...
+
+
+@runtime_checkable
+class NeedsFeatures(Protocol):
+    """A method's settings that say what it cannot do without, besides drawn tokens and their log-probabilities."""
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """What the engine must give."""
         ...
 
 

@@ -58,11 +58,13 @@ class BranchedRollouts:
 
     @property
     def entropies(self) -> list[list[float | None]]:
-        """[G] of each turn how uncertain it began; None behind a turn that nothing answered."""
+        """[G] of each turn how uncertain it began; None behind a turn that nothing answered, and where not known."""
         size = self._tools.vocabulary_size
         return [
             [
-                anchor_entropy(turn.entropies, size) if index == 0 or trajectory.turns[index - 1].results else None
+                anchor_entropy(turn.entropies, size)
+                if turn.entropies and (index == 0 or trajectory.turns[index - 1].results)
+                else None
                 for index, turn in enumerate(trajectory.turns)
             ]
             for trajectory in (member.trajectory for member in self.pool.members)

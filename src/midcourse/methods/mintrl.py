@@ -18,6 +18,7 @@ from pydantic import Field
 
 from midcourse.advantages.baseline import baseline_advantages
 from midcourse.advantages.group import group_advantages
+from midcourse.engines.base import Feature
 from midcourse.environments.base import Task
 from midcourse.interventions.judge import JudgeConfig
 from midcourse.interventions.metering import CostLedger, MeteredEngine
@@ -66,6 +67,11 @@ class MInTRLConfig(ReviewConfig):
     def group_size(self) -> int:
         """Rollouts of one task that are compared."""
         return self.on_policy_rollouts + self.semi_on_policy_rollouts
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """Corrections are scored."""
+        return frozenset({Feature.PROMPT_SCORES})
 
     def build(self) -> "MInTRL":
         """Return the method."""

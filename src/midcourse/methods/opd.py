@@ -20,6 +20,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from midcourse.advantages.group import group_advantages
+from midcourse.engines.base import Feature
 from midcourse.environments.base import Task
 from midcourse.interventions.metering import CostLedger
 from midcourse.interventions.teacher import ScorerConfig, ScoringTeacher
@@ -60,6 +61,11 @@ class OPDConfig(BaseModel):
                 f"coefficient must be > 0 in mode reverse_kl, which has no other signal: got {self.coefficient}"
             )
         return self
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """The teacher scores what the policy wrote."""
+        return frozenset({Feature.PROMPT_SCORES})
 
     def build(self) -> "OPD":
         """Return the method."""

@@ -27,6 +27,7 @@ from midcourse.branching.promotion import Promotion, PromotionConfig
 from midcourse.branching.state import Anchor, Pool, PoolRollout, State, build_states, nothing, unit_rms
 from midcourse.branching.traces import Prediction, Trace
 from midcourse.branching.warm_up import is_kept, next_trial
+from midcourse.engines.base import Feature
 from midcourse.environments.base import Task
 from midcourse.errors import ConfigError, EngineError
 from midcourse.evaluation.estimators import is_success
@@ -101,6 +102,18 @@ class RAILConfig(BaseModel):
     def group_size(self) -> int:
         """Most rollouts of one task that are compared."""
         return self.rollout_budget
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """Entropies propose anchors; the controller sees hidden states unless it is told not to."""
+        states = {"hidden", "task_embedding"} - set(self.controller.without_features)
+        return frozenset(
+            {
+                Feature.ENTROPIES,
+                *([Feature.HIDDEN_STATES] if states else []),
+                *([Feature.PROMPT_SCORES] if self.repair is not None else []),
+            }
+        )
 
     def build(self) -> "RAIL":
         """Return the method."""

@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from midcourse.advantages.group import group_advantages
+from midcourse.engines.base import Feature
 from midcourse.environments.base import Task
 from midcourse.interventions.metering import CostLedger
 from midcourse.interventions.pipeline import InterventionConfig, InterventionPipeline
@@ -51,6 +52,11 @@ class RTIConfig(InterventionConfig):
     """Weight of a rescued rollout's drafts that were flagged and stood, as their correction was refused. Ours."""
     objective: ClippedConfig = Field(default_factory=ClippedConfig)
     """Clip, aggregation and KL."""
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """Corrections are scored, for the gate and for their weights."""
+        return frozenset({Feature.PROMPT_SCORES})
 
     def build(self) -> "RTI":
         """Return the method."""

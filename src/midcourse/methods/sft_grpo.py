@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from midcourse.advantages.group import group_advantages
+from midcourse.engines.base import Feature
 from midcourse.environments.base import Task
 from midcourse.interventions.metering import CostLedger
 from midcourse.interventions.teacher import Demonstrator, DemonstratorConfig
@@ -51,6 +52,11 @@ class SFTGRPOConfig(BaseModel):
     """GRPO's: 0 divides the squared deviations by the group's size, 1 by one less."""
     objective: ClippedConfig = Field(default_factory=ClippedConfig)
     """GRPO's clip, aggregation and KL to the policy as it was before fine-tuning."""
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """The policy scores what the teacher wrote."""
+        return frozenset({Feature.PROMPT_SCORES})
 
     def build(self) -> "SFTGRPO":
         """Return the method."""

@@ -17,6 +17,7 @@ from pydantic import Field
 from midcourse.advantages.group import group_advantages
 from midcourse.branching.rivals.branches import uniform_draw
 from midcourse.branching.rivals.tampo import TemperaturePolicy, TemperaturePolicyConfig
+from midcourse.engines.base import Feature
 from midcourse.environments.base import Task
 from midcourse.errors import EngineError
 from midcourse.interventions.metering import MeteredEngine
@@ -41,6 +42,11 @@ class TAMPOConfig(TemperaturePolicyConfig):
     """0 divides the squared deviations by the group's size, 1 by one less (as TRL and verl do)."""
     objective: ClippedConfig = Field(default_factory=ClippedConfig)
     """Clip, aggregation and KL."""
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """A rollout is scored at every temperature."""
+        return frozenset({Feature.PROMPT_SCORES})
 
     def build(self) -> "TAMPO":
         """Return the method."""
