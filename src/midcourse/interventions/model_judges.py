@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from midcourse.engines.base import SamplingParams, TextEngine
+from midcourse.engines.base import Feature, SamplingParams, TextEngine
 from midcourse.environments.base import Environment
 from midcourse.errors import ConfigError, EngineError
 from midcourse.interventions.judge import (
@@ -126,6 +126,9 @@ class ModelJudge(ModelWriter):
             temperature=self._judging.temperature,
             stop_ids=tuple(self._chat.stop_ids),
             seed=passage.key.turn_seed(passage.turn_index, f"judge:{passage.review_index}"),
+            json_schema=(
+                ReviewReply.model_json_schema() if Feature.STRUCTURED_OUTPUT in self._reviewer.features else None
+            ),
         )
         async with _in_time(self._judging):
             prompt_ids = self._chat.role_prompt(role="judge", instructions=prompt.instructions, request=prompt.request)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, ge
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from midcourse.engines.base import SamplingParams, TextEngine
+from midcourse.engines.base import Feature, SamplingParams, TextEngine
 from midcourse.environments.base import Environment
 from midcourse.errors import ConfigError, EngineError, MidcourseError
 from midcourse.interventions.metering import CostLedger, MeteredEngine, MeteredTextEngine
@@ -242,15 +242,18 @@ class Roles:
             # asyncio.timeout and not wait_for: the latter would move the call into another task.
             async with asyncio.timeout(self._config.timeout_seconds):
                 if role in self._policies:
-                    text = await self._ask_policy(role, prompt.instructions, prompt.request, seed)
+                    text = await self._ask_policy(role, prompt.instructions, prompt.request, seed, reply_type)
                 else:
                     text = await self._ask_engine(role, prompt.instructions, prompt.request, seed, reply_type)
         except (EngineError, TimeoutError) as error:
             raise RoleFailed(f"{role}: {error or 'no answer in time'}") from error
         return read_reply(text, reply_type)
 
-    async def _ask_policy(self, role: RoleName, instructions: str, request: str, seed: int) -> str:
+    async def _ask_policy(
+        self, role: RoleName, instructions: str, request: str, seed: int, reply_type: type[BaseModel]
+    ) -> str:
         prompt_ids = self._chat.role_prompt(role=role, instructions=instructions, request=request)
+        follows_schema = Feature.STRUCTURED_OUTPUT in self._policies[role].features
         completion = await self._policies[role].sample(
             prompt_ids,
             SamplingParams(
@@ -258,6 +261,7 @@ class Roles:
                 temperature=self._config.temperature,
                 stop_ids=self._chat.stop_ids,
                 seed=seed,
+                json_schema=reply_type.model_json_schema() if follows_schema else None,
             ),
         )
         return self._text(completion.token_ids)

@@ -325,8 +325,12 @@ def _timed(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _prompt_metrics(before: EngineUsage, after: EngineUsage) -> dict[str, float]:
-    """Return the prompt tokens asked for between two readings, and those that the engine did not compute again."""
+    """Return the prompt tokens asked for between two readings, those that the engine did not compute again, and how
+    long weights were on their way where they have one.
+    """
+    synced = {"time/engine/weight_sync": after.sync_seconds - before.sync_seconds} if after.syncs > before.syncs else {}
     return {
         "time/engine/prompt_tokens": float(after.prompt_tokens - before.prompt_tokens),
         "time/engine/prompt_tokens_reused": float(after.prompt_tokens_reused - before.prompt_tokens_reused),
+        **synced,
     }
