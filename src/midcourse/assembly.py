@@ -155,7 +155,8 @@ def _judge(config: RunConfig, policy: Policy) -> Speaker | None:
         frozen = copy.deepcopy(policy.model).requires_grad_(False)
         engine = build(frozen, tokenizer=policy.tokenizer)
         return Speaker(engine=engine, chat=policy.chat, shares_tokens=True)
-    other = load_policy(config.policy.model_copy(update={"path": chosen.path, "chat": chosen.chat}))
+    told = {"path": chosen.path, "chat": chosen.chat, "chat_template": chosen.chat_template}
+    other = load_policy(config.policy.model_copy(update=told))
     # Models of one family have one vocabulary: what one wrote need not be encoded again for the other.
     if other.tokenizer is None or policy.tokenizer is None:  # built-in: a chat format has one vocabulary
         shares_tokens = chosen.chat == config.policy.chat

@@ -29,18 +29,26 @@ def build_tokenizer() -> BuildTokenizer:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    def build(marks: Sequence[str] = MARKS, chat_template: str | None = None) -> PreTrainedTokenizerFast:
+    def build(
+        marks: Sequence[str] = MARKS,
+        chat_template: str | None = None,
+        specials: Sequence[str] = CHATML_SPECIALS,
+        eos: str = "<|im_end|>",
+        bos: str | None = None,
+    ) -> PreTrainedTokenizerFast:
         backend = Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
             vocab_size=330,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            special_tokens=list(CHATML_SPECIALS),
+            special_tokens=list(specials),
             show_progress=False,
         )
         backend.train_from_iterator(TEXTS, trainer)
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=backend, eos_token=eos, bos_token=bos, pad_token=specials[-1]
+        )
         tokenizer.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in marks])
         tokenizer.chat_template = chat_template
         return tokenizer

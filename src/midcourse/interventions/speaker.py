@@ -30,6 +30,8 @@ class SpeakerConfig(BaseModel):
     """The other model: a folder or a hub name; for played_by model alone."""
     chat: Literal["compact", "digits", "chatml", "template"] = "template"
     """How turns of the other model are written."""
+    chat_template: str = ""
+    """For chat template: as policy.chat_template, for the other model."""
     is_privileged: bool | None = None
     """Whether it sees the task's evidence (the paper's z); none: the policy, now or at the start, does, others not."""
     style: PromptStyle = AUTO

@@ -50,6 +50,11 @@ class MarkedTurns:
         """Tokens that end a turn; the turn's last token where it ended by itself."""
         return self._stop_ids
 
+    @property
+    def call_form(self) -> CallForm:
+        """How calls are written."""
+        return self._form
+
     def encode(self, text: str) -> list[int]:
         """Tokenise text as plain content: special-token spellings in it do not become special tokens."""
         return self._tokenizer.encode(text)

@@ -1,6 +1,5 @@
 """What a chat template writes, asked for with conversations of words that stand for content."""
 
-import datetime
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +27,8 @@ DUMMY_TOOL = Tool(
         "required": ["key"],
     },
 )
-TODAY = datetime.date(2024, 7, 26)
-"""What templates that write the date are told, so that a run can be repeated; Llama's own choice where it has none."""
+TODAY = "26 Jul 2024"
+"""The `date_string` of templates that have one, so that a run can be repeated: Llama's own where it has no clock."""
 EXCERPT_CHARACTERS = 40
 
 
@@ -44,7 +43,7 @@ class TemplateRenderer:
 
     def __init__(self, tokenizer: Any, *, template: str | None, enable_thinking: bool | None) -> None:
         self._tokenizer = tokenizer
-        self._variables: dict[str, Any] = {"strftime_now": TODAY.strftime}
+        self._variables: dict[str, Any] = {"date_string": TODAY}
         if enable_thinking is not None:
             self._variables["enable_thinking"] = enable_thinking
         try:

@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from midcourse.errors import ConfigError
 from midcourse.nano.package import BUILT_IN, BUILT_IN_CHAT
@@ -50,6 +50,10 @@ class PolicyConfig(BaseModel):
     """`nano`, `nano-arithmetic`, `nano-table-world`: built in; else a folder, hub name or GGUF file to load."""
     chat: ChatName = "compact"
     """How turns are written: nano's, -arithmetic's and -table-world's forms, ChatML with Hermes calls, the template."""
+    chat_template: str = ""
+    """For chat template: a file in place of the model's own, or `gemma3`, which is shipped; empty takes the model's."""
+    enable_thinking: bool | None = None
+    """For chat template: its variable of this name, where it has one; none leaves it to the template."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the weights live; auto takes a GPU if there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -64,6 +68,15 @@ class PolicyConfig(BaseModel):
     """Tokens whose logits over the whole vocabulary are held at once."""
     lora: LoraConfig | None = None
     """Train adapters in place of the weights, by the table [policy.lora]; none trains all weights."""
+
+    @model_validator(mode="after")
+    def _what_is_told_to_a_template_needs_one(self) -> Self:
+        if self.chat != "template" and (self.chat_template or self.enable_thinking is not None):
+            raise ValueError(
+                "chat_template and enable_thinking are for chat 'template' alone: got "
+                f"{self.chat_template!r} and {self.enable_thinking} with chat {self.chat!r}"
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,11 +190,19 @@ def _load_parts(config: PolicyConfig, base: str, dtype: "torch.dtype") -> tuple[
         # A trained one is a folder of weights; tokens and turns are those of the package.
         model = speaker.load() if shipped is not None else load_model(base, dtype)
         return model, None, speaker.chat_format()
-    from midcourse.rollout.chat import ChatMLFormat, TemplateFormat
-
     tokenizer = load_tokenizer(config.path)
-    chat = ChatMLFormat(tokenizer) if config.chat == "chatml" else TemplateFormat(tokenizer)
+    chat = _chat_format(tokenizer, config)
     return load_model(base, dtype), tokenizer, chat
+
+
+def _chat_format(tokenizer: Any, config: PolicyConfig) -> ChatFormat:
+    from midcourse.rollout.chat import ChatMLFormat, TemplateFormat
+    from midcourse.rollout.templates import load_template
+
+    if config.chat == "chatml":
+        return ChatMLFormat(tokenizer)
+    template = load_template(config.chat_template)
+    return TemplateFormat(tokenizer, template=template, enable_thinking=config.enable_thinking)
 
 
 def load_tokenizer(path: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from midcourse.rollout.call_forms import CallForm
 from midcourse.rollout.call_forms.bare_json import BareJsonCalls
 from midcourse.rollout.call_forms.json_body import ARGUMENTS, NAME, JsonBody
-from midcourse.rollout.call_forms.marked import CallBody, MarkedCalls
+from midcourse.rollout.call_forms.marked import HERMES, CallBody, MarkedCalls
 from midcourse.rollout.call_forms.xml_body import XmlBody
 from midcourse.rollout.marks import Mark
 from midcourse.types import ToolCall
@@ -38,9 +38,8 @@ def find_form(one: str, two: str | None, *, call: ToolCall, content: str) -> Cal
     if not closing_mark or body is None:
         return None
     opening, closing = inner.split(body.write(call))
-    between = MarkedCalls.between if two is None else _between(two)
-    gap = before.removeprefix(content) if before.startswith(content) else MarkedCalls.gap
-    # Behind the last call a template may write what the next call would begin with.
+    between = HERMES.between if two is None else _between(two)
+    gap = before.removeprefix(content) if before.startswith(content) else HERMES.gap
     return MarkedCalls(body=body, gap=gap, between=between, behind=behind, opening=opening, closing=closing)
 
 
