@@ -18,7 +18,7 @@ from midcourse.commands.console import errors, output, print_json, progress_bar,
 from midcourse.commands.loading import load_for_checkpoint, load_settings, run_decoder
 from midcourse.commands.scores import score_table
 from midcourse.commands.show import printable
-from midcourse.commands.stopping import stoppable
+from midcourse.commands.stopping import stoppable, unstoppable
 from midcourse.errors import (
     ChatTemplateError,
     CheckpointError,
@@ -31,6 +31,7 @@ from midcourse.errors import (
     OutputError,
     RunFolderError,
 )
+from midcourse.training.launch import Launch
 
 USER_ERROR_STATUS = 2
 DEMO_UPDATES = 24
@@ -75,6 +76,12 @@ ConfigArgument = Annotated[Path, typer.Argument(help="TOML file, or a run folder
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be given many times.")
 ]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin", metavar="MODULE", help="Import a module of your own first, from here or PYTHONPATH; as `plugins`."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Standard output is JSON alone; progress goes to standard error.")]
 
 
@@ -92,6 +99,8 @@ def train(
     settings; how long it goes on, what is written and scored, and where and how
     fast it runs may be other.
 
+    Several GPUs: torchrun --nproc-per-node N -m midcourse train run.toml
+
     Examples:
 
       midcourse train run.toml
@@ -101,14 +110,22 @@ def train(
     chosen = load_settings(config, overrides, folder)
     given = [part for override in overrides or [] for part in ("--set", override)]
     place = [] if folder is None else ["--output", str(folder)]
-    command = printable(shlex.join(["midcourse", "train", str(config), *given, *place, "--resume"]))
+    launch = Launch.from_environment()
+    command = printable(shlex.join([*launch.command, "train", str(config), *given, *place, "--resume"]))
+    if not launch.is_main:
+        from midcourse.assembly import train_beside
+
+        with unstoppable():
+            train_beside(chosen, launch)
+        return
     with (
         stoppable(f"stopped; go on with: {command}"),
         progress_bar("updates", chosen.training.updates) as advance,
     ):
-        from midcourse.assembly import train_run
+        from midcourse.assembly import joined_world, train_run
 
-        summary = asyncio.run(train_run(chosen, resume=resume, advance=advance))
+        with joined_world(chosen, launch) as world:
+            summary = asyncio.run(train_run(chosen, resume=resume, advance=advance, world=world))
     for name, count in summary["failed"].items():
         errors.print(f"warning: {count} {name} failed; metrics.jsonl says how many of what kind", style="yellow")
     if as_json:
@@ -292,6 +309,7 @@ def init(
         bool, typer.Option("--nano", help="Take the demo's values, fitted to the built-in policy.")
     ] = False,
     overrides: Overrides = None,
+    plugins: Plugins = None,
 ) -> None:
     """Write a settings file with every setting explained.
 
@@ -303,21 +321,26 @@ def init(
       midcourse init --nano > run.toml
       midcourse init --method grpo --output grpo.toml
       midcourse init --set environment.name=code --set policy.path=FOLDER --set policy.chat=chatml
+      midcourse init --plugin my_tools --set environment.name=my_tools
     """
     chosen = settings.DEFAULT_METHOD if method is None else method
     if reference:
         if nano or method is not None or overrides:
             raise ConfigError("--reference is of every setting: expected no --method and no --nano with it, nor --set")
+        _import_plugins(plugins)
         text = settings.reference_markdown()
     elif nano:
-        if overrides:
-            raise ConfigError("--nano takes the demo's values: expected no --set with it; `midcourse train` takes it")
+        if overrides or plugins:
+            raise ConfigError(
+                "--nano takes the demo's values: expected no --set with it, nor --plugin; `midcourse train` takes --set"
+            )
         from midcourse.nano.settings import world_settings
 
         values = world_settings(chosen)(chosen, seed=0, updates=DEMO_UPDATES, folder=Path())
         text = settings.commented_nano_toml({**values, "output": ""})
     else:
-        text = settings.commented_toml(chosen, overrides or [])
+        named = [f"plugins={settings.toml_value(plugins)}"] if plugins else []
+        text = settings.commented_toml(chosen, [*named, *(overrides or [])])
     if file is None:
         sys.stdout.write(text)
         return
@@ -332,14 +355,15 @@ def init(
 
 
 @app.command("list")
-def list_names(as_json: Json = False) -> None:
+def list_names(plugins: Plugins = None, as_json: Json = False) -> None:
     """List methods, engines and environments that a settings file can name.
 
-    Example:
+    Examples:
 
       midcourse list --json
+      midcourse list --plugin my_tools
     """
-    settings.register_all()
+    _import_plugins(plugins)
     found = {
         section: {name: settings.first_line(registry[name]) for name in registry.names()}
         for section, (registry, _) in settings.NAMED_SECTIONS.items()
@@ -351,6 +375,11 @@ def list_names(as_json: Json = False) -> None:
         output.print(Text(section, style="bold"))
         for name, line in names.items():
             output.print(f"  {name:<14} {line}", markup=False)
+
+
+def _import_plugins(names: list[str] | None) -> None:
+    settings.register_all()  # first, so that a name that is taken is the plugin's mistake
+    settings.load_plugins(names or [], folder=Path().absolute(), key="--plugin")
 
 
 @app.command()

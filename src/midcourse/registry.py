@@ -9,6 +9,10 @@ from midcourse.errors import ConfigError
 Item = TypeVar("Item")
 
 
+class NameTakenError(ValueError):
+    """Something is registered under this name already."""
+
+
 class Registry(Generic[Item]):
     """Named items of one kind; names are found by the decorator when their file is imported."""
 
@@ -20,12 +24,13 @@ class Registry(Generic[Item]):
         """Return a decorator that stores its argument under `name`.
 
         Raises:
-            ValueError: the name is taken.
+            NameTakenError: the name is taken.
         """
 
         def add(item: Item) -> Item:
             if name in self._items:
-                raise ValueError(f"{self.kind} {name!r} is registered twice")
+                origin = getattr(self._items[name], "__module__", "another module")
+                raise NameTakenError(f"{self.kind} {name!r} is registered twice: {origin} has that name already")
             self._items[name] = item
             return item
 
@@ -40,6 +45,10 @@ class Registry(Generic[Item]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._items
+
+    def forget(self, module: str) -> None:
+        """Take out what `module` registered, so that a module whose import failed can be imported again."""
+        self._items = {name: item for name, item in self._items.items() if getattr(item, "__module__", "") != module}
 
     def names(self) -> list[str]:
         """Return the known names, sorted."""

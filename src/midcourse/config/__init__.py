@@ -4,11 +4,12 @@
 sections have one class each. A key that no section uses, or that the chosen method does not use, is an error that
 names the nearest right key: no setting is silently ignored. Nothing here needs torch.
 
-schema.py has the sections and their keys, reading.py takes TOML in, writing.py gives it out, continuing.py says what a
-resumed run may change.
+schema.py has the sections and their keys, reading.py takes TOML in, plugins.py imports the modules that it names,
+writing.py gives TOML out, continuing.py says what a resumed run may change.
 """
 
 from midcourse.config.continuing import FREE_ON_RESUME, kept_settings
+from midcourse.config.plugins import load_plugins
 from midcourse.config.reading import FOREIGN_NAMES, build_config, default_config, load_config, nearest_key
 from midcourse.config.schema import (
     DEFAULT_ENGINE,
@@ -55,6 +56,7 @@ __all__ = [
     "kept_settings",
     "known_keys",
     "load_config",
+    "load_plugins",
     "nearest_key",
     "reference_markdown",
     "register_all",

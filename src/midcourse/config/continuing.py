@@ -5,12 +5,15 @@ from fnmatch import fnmatchcase
 
 from pydantic import BaseModel
 
-from midcourse.config.schema import NAMED_SECTIONS, SECTIONS, RunConfig, section_fields
+from midcourse.config.schema import NAMED_SECTIONS, SECTIONS, TOP_FIELDS, RunConfig, section_fields
 from midcourse.config.writing import toml_value
 
 FREE_ON_RESUME = (
     # how long it goes on, and what is written and scored on the way
     "output",
+    # where code of one's own is found; the names that are taken from it are kept
+    "plugins",
+    "plugins_folder",
     "recording.*",
     "evaluation.*",
     "training.updates",
@@ -22,6 +25,8 @@ FREE_ON_RESUME = (
     "policy.gradient_checkpointing",
     "policy.logprob_chunk_tokens",
     "training.micro_batch_tokens",
+    "training.process_timeout_seconds",
+    "training.idle_timeout_seconds",
     "engine.max_batch_rows",
     "engine.prefix_cache_tokens",
     "engine.barrier_timeout_seconds",
@@ -65,8 +70,8 @@ def kept_settings(config: RunConfig) -> dict[str, str]:
 
 
 def _flat_settings(config: RunConfig) -> Iterator[tuple[str, str]]:
-    yield "seed", toml_value(config.seed)
-    yield "output", toml_value(config.output)
+    for name in TOP_FIELDS:
+        yield name, toml_value(getattr(config, name))
     for section in SECTIONS:
         if section in NAMED_SECTIONS:
             yield f"{section}.name", toml_value(config.name_of(section))

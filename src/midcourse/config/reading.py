@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from midcourse.config.plugins import load_plugins
 from midcourse.config.schema import (
     DEFAULT_METHOD,
     NAMED_SECTIONS,
@@ -101,6 +102,7 @@ def build_config(values: Mapping[str, Any], origin: _Origin | None = None) -> Ru
     origin = origin or _Origin("settings", frozenset())
     register_all()
     _reject_foreign_values(values, origin)
+    values = {**values, **_plugins(values, origin)}
     classes = section_classes(
         {name: _chosen(values, name, origin) for name in NAMED_SECTIONS if isinstance(values.get(name, {}), Mapping)}
     )
@@ -120,6 +122,21 @@ def build_config(values: Mapping[str, Any], origin: _Origin | None = None) -> Ru
         return RunConfig(**_strict_top(top, origin), **sections, role_engines=role_engines)
     except ValidationError as error:
         raise _explain(error, top, "", origin) from error
+
+
+def _plugins(values: Mapping[str, Any], origin: _Origin) -> Mapping[str, Any]:
+    """Import the plugins that the settings name; return the settings that find them again from any folder."""
+    names, given = values.get("plugins", []), values.get("plugins_folder", "")
+    if not isinstance(names, list | tuple):
+        raise ConfigError(f'{origin.of("plugins")} = {names!r}: expected a list of modules, such as ["my_tools"]')
+    if not isinstance(given, str):
+        raise ConfigError(f"{origin.of('plugins_folder')} = {given!r}: expected text")
+    if not names:
+        return {}
+    start = Path() if origin.file is None or "plugins_folder" in origin.overridden else Path(origin.file).parent
+    folder = (start / given).absolute()
+    load_plugins(names, folder=folder, key=origin.of("plugins"))
+    return {"plugins": names, "plugins_folder": str(folder)}
 
 
 def _check_profile(policy: PolicyConfig, environment: BaseModel) -> None:

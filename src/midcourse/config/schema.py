@@ -43,7 +43,7 @@ PLAIN_SECTIONS: Mapping[str, type[BaseModel]] = {
 TEXT_ENGINES: Mapping[str, type[BaseModel]] = {"openai": OpenAIEngineConfig}
 """Engines that give text alone: they can play roles and cannot be the policy's."""
 ROLES = ("validator", "corrector", "verifier", "judge")
-TOP_FIELDS = ("seed", "output")
+TOP_FIELDS = ("seed", "output", "plugins", "plugins_folder")
 SECTIONS = ("environment", "policy", "engine", "rollout", "method", "training", "evaluation", "recording")
 
 
@@ -56,6 +56,10 @@ class RunConfig(BaseModel):
     """Seed of every draw: data order, rollouts, evaluation. Same seed and settings, same run (on a CPU bit for bit)."""
     output: str = Field(default="", validate_default=False)
     """Folder that the run is written to; empty takes runs/<method>-<seed>."""
+    plugins: tuple[str, ...] = ()
+    """Python modules with environments, methods or engines of your own, imported before names are looked up."""
+    plugins_folder: str = ""
+    """Where they are, if not on PYTHONPATH; empty: in the settings file's folder, where relative ones start, too."""
     environment: SerializeAsAny[BaseModel]
     policy: PolicyConfig
     engine: SerializeAsAny[BaseModel]
