@@ -11,6 +11,7 @@ peft is imported where an adapter is made; the settings need neither it nor torc
 
 import copy
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,11 +130,13 @@ def add_adapter(model: Any, config: LoraConfig, *, base: str) -> None:
     import torch
 
     peft = _peft()
+    linear = _linear_layers(model)
     settings = peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
         use_rslora=config.rank_stabilized,
-        target_modules=list(config.target_modules) or "all-linear",
+        target_modules=list(config.target_modules) or sorted({name.rsplit(".", 1)[-1] for name in linear}),
+        fan_in_fan_out=any(not isinstance(layer, torch.nn.Linear) for layer in linear.values()),
         task_type="CAUSAL_LM",
         base_model_name_or_path=base,
     )
@@ -180,12 +183,27 @@ def _peft() -> Any:
     return peft
 
 
+def _linear_layers(model: Any) -> dict[str, Any]:
+    """Return every linear layer but the head; GPT-2's keep their weights the other way round."""
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
+    head = model.get_output_embeddings()
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and module is not head
+    }
+
+
 def _inject(model: Any, settings: Any, *, named: str) -> None:
     import torch
     from torch import nn
 
     try:
-        _peft().inject_adapter_in_model(settings, model, adapter_name=OURS)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*tie_word_embeddings", UserWarning)  # refused below
+            _peft().inject_adapter_in_model(settings, model, adapter_name=OURS)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise ConfigError(f"{named}: expected names of linear layers: {error}") from error
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from midcourse.errors import EngineError
+from midcourse.training.export import save_weights
 
 PREFIX = "weights-"
 MARGIN = 1.05  # what a file holds besides the tensors
@@ -76,7 +77,7 @@ def _save(model: Any, folder: Path) -> None:
     shows_progress = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model.save_pretrained(folder)
+        save_weights(model, folder)
     finally:
         if shows_progress:
             logging.enable_progress_bar()
