@@ -31,7 +31,7 @@ def build_tokenizer() -> BuildTokenizer:
 
     def build(
         marks: Sequence[str] = MARKS,
-        chat_template: str | None = None,
+        chat_template: str | dict[str, str] | None = None,
         specials: Sequence[str] = CHATML_SPECIALS,
         eos: str = "<|im_end|>",
         bos: str | None = None,

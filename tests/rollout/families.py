@@ -36,7 +36,7 @@ class Family:
     def text(self) -> str:
         return self.template.read_text(encoding="utf-8")
 
-    def tokenizer(self, build_tokenizer: Callable[..., Any], template: str | None = None) -> Any:
+    def tokenizer(self, build_tokenizer: Callable[..., Any], template: str | dict[str, str] | None = None) -> Any:
         return build_tokenizer(
             marks=self.marks,
             chat_template=self.text() if template is None else template,

@@ -271,6 +271,18 @@ def test_a_template_may_end_turns_with_calls_in_another_token(build_tokenizer):
     assert chat.decode(chat.render(AssistantTurn(content="Yes."))) == "Yes.<|eot_id|>"
 
 
+def test_of_several_templates_the_one_for_tools_is_used_where_there_are_tools(build_tokenizer):
+    family = FAMILIES["hermes3"]
+    with_tools = family.text().replace("{%- if tools %}", "{%- for tool in tools %}{%- endfor %}{%- if tools %}")
+    with pytest.raises(ChatTemplateError, match="not iterable"):  # as Hermes' own, it cannot do without
+        TemplateFormat(family.tokenizer(build_tokenizer, with_tools))
+    tokenizer = family.tokenizer(build_tokenizer, {"default": family.text(), "tool_use": with_tools})
+    chat = TemplateFormat(tokenizer)
+    assert "Functions:" in chat.decode(chat.open(system_prompt="", tools=[SEARCH], query="Where?"))
+    role = chat.decode(chat.role_prompt(role="judge", instructions="Judge.", request="Is it right?"))
+    assert role.startswith("<|im_start|>system\nJudge.<|im_end|>")
+
+
 def test_the_date_is_the_same_in_every_run(chats):
     assert "Today: 26 Jul 2024" in chats["llama3"].decode(
         chats["llama3"].open(system_prompt="", tools=(), query="Where?")

@@ -79,8 +79,8 @@ class TemplateFormat(MarkedTurns):
         )
         if not self._prompt_text.strip():
             raise ChatTemplateError("the template has no generation prompt")
-        self._header, _, thinking = self._prompt_text.partition(Mark.THINK.value)
-        self._is_thinking = Mark.THINK_END.value not in thinking  # else the prompt holds a think block that is closed
+        self._header = split_marks(self._prompt_text, THINK_MARKS)[0]
+        self._is_thinking = Mark.THINK_END.value not in self._prompt_text  # else the prompt has closed a think block
         opens_in_reasoning = self._prompt_text.rstrip("\n").endswith(Mark.THINK.value)
         self._check_tools_and_system()
         stop_id = self._find_stop()
@@ -154,9 +154,8 @@ class TemplateFormat(MarkedTurns):
         return [*pieces, *self._plain.split_special(text)]
 
     def _check_tools_and_system(self) -> None:
-        text = self._renderer.render(
-            [{"role": "system", "content": SYSTEM}, user(QUERY)], tools=[DUMMY_TOOL], prompt=True
-        )
+        conversation = [{"role": "system", "content": SYSTEM}, user(QUERY)]
+        text = self._renderer.render(conversation, prompt=True)
         words = ((SYSTEM, "the system prompt"), (DUMMY_TOOL.name, "the tools"), (QUERY, "the query"))
         for word, what in words:
             if word not in text:
@@ -164,6 +163,11 @@ class TemplateFormat(MarkedTurns):
                     f"the template does not render {what}: {excerpt(text, 0)}. policy.chat_template takes a template "
                     'of your own, or "gemma3"'
                 )
+        without_tools = self._renderer.render(conversation, tools=(), prompt=True)
+        if not without_tools.endswith(self._prompt_text):
+            raise ChatTemplateError(
+                f"without tools the generation prompt is another: {excerpt(without_tools, len(without_tools))}"
+            )
 
     def _find_stop(self) -> int:
         """Return the token that ends a turn without calls."""

@@ -37,7 +37,7 @@ class TemplateRenderer:
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        template: Jinja text; None takes the tokenizer's, of several the one for tools.
+        template: Jinja text; None takes the tokenizer's, of several the one for tools where there are tools.
         enable_thinking: the template's variable of that name; None leaves it undefined.
     """
 
@@ -46,12 +46,9 @@ class TemplateRenderer:
         self._variables: dict[str, Any] = {"date_string": TODAY}
         if enable_thinking is not None:
             self._variables["enable_thinking"] = enable_thinking
-        try:
-            self.template = template or tokenizer.get_chat_template(tools=[tool_schema(DUMMY_TOOL)])
-        except ValueError as error:
-            raise ChatTemplateError(f"the tokenizer cannot render a conversation: {error}") from error
+        self._template = template
 
-    def render(self, messages: Sequence[Message], *, prompt: bool, tools: Sequence[Tool] = ()) -> str:
+    def render(self, messages: Sequence[Message], *, prompt: bool, tools: Sequence[Tool] = (DUMMY_TOOL,)) -> str:
         """Return the conversation as text, with the generation prompt if `prompt`.
 
         Raises:
@@ -63,7 +60,7 @@ class TemplateRenderer:
             return self._tokenizer.apply_chat_template(
                 list(messages),
                 tools=[tool_schema(tool) for tool in tools] or None,
-                chat_template=self.template,
+                chat_template=self._template,
                 add_generation_prompt=prompt,
                 tokenize=False,
                 **self._variables,
