@@ -422,6 +422,28 @@ def data(
 
 
 @app.command()
+def export(
+    path: Annotated[str, typer.Argument(help="GGUF file, adapter's folder, or whatever policy.path takes.")],
+    folder: Annotated[Path, typer.Option("--output", help="Folder to be made.")],
+    in_bfloat16: Annotated[bool, typer.Option("--bfloat16", help="Half the size, and rounded; else float32.")] = False,
+) -> None:
+    """Write a model as an ordinary Hugging Face folder, which loads in seconds.
+
+    A GGUF file is unpacked, which takes a minute or more; an adapter is merged
+    into its base.
+
+    Examples:
+
+      midcourse export gemma-3-270m-q4_k_m.gguf --output models/gemma-3-270m
+      midcourse export runs/rti-0/checkpoints/step_50/model --output models/merged
+    """
+    from midcourse.commands.export import export_model
+
+    export_model(path, folder, dtype="bfloat16" if in_bfloat16 else "float32")
+    output.print(f"written: {folder}; policy.path may name it", markup=False)
+
+
+@app.command()
 def doctor(
     folder: Annotated[Path, typer.Option("--output", help="Folder that runs would be written to.")] = Path("runs"),
     as_json: Json = False,

@@ -86,7 +86,7 @@ def read_gguf_model(file: Path, dtype: "torch.dtype", *, prepare: Callable[[Any]
             if hasattr(transformers, "GgufConfig")
             else {}
         )
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, config=settings, dtype=dtype, **unpacked
         )
     # Nothing of it is quantized any longer; otherwise it could not be saved, or not be loaded again.
