@@ -8,7 +8,7 @@ import copy
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -45,7 +45,9 @@ from midcourse.nano.package import BUILT_IN_CHAT
 from midcourse.recording.settings import check_same_settings
 from midcourse.rollout.chat import ChatFormat
 from midcourse.rollout.episode import RolloutKey, Step
+from midcourse.training.launch import Launch
 from midcourse.training.policy import Policy, PolicyConfig, load_policy
+from midcourse.training.world import Alone, World
 from midcourse.types import Group
 
 Advance = Callable[[int, str], None]
@@ -223,13 +225,40 @@ def locate_checkpoint(path: Path) -> CheckpointPlace:
     return CheckpointPlace(run=path, step=newest)
 
 
-async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dict[str, Any]:
+def joined_world(config: RunConfig, launch: Launch) -> AbstractContextManager[World]:
+    """Yield the processes that train together once they are there; see `distributed.joined` for what is raised."""
+    if launch.size == 1:
+        return nullcontext(Alone())
+    from midcourse.training.distributed import joined
+
+    return joined(launch, config.policy.device, config.training)
+
+
+def train_beside(config: RunConfig, launch: Launch) -> None:
+    """Train beside the main process of a run, which has the same settings, until it is done.
+
+    Raises:
+        TrainingError: the main process failed or is gone.
+    """
+    from midcourse.training.distributed import joined
+    from midcourse.training.trainer import repeatable
+    from midcourse.training.update import follow
+
+    with joined(launch, config.policy.device, config.training) as world:
+        # Loaded on the CPU: from there each layer is split before the next one is moved.
+        policy = load_policy(config.policy.model_copy(update={"device": "cpu"}))
+        with repeatable(policy):
+            follow(policy, world, world.calls())
+
+
+async def train_run(config: RunConfig, *, resume: bool, advance: Advance, world: World | None = None) -> dict[str, Any]:
     """Train as the settings say, write the run folder, and return where it is, the last scores, and what failed.
 
     Args:
         config: settings; `output_folder` is where the run is written.
         resume: go on with the run that is there.
         advance: told how many updates are done.
+        world: the processes that train; this is the main one. None: it is alone.
 
     Raises:
         OccupiedError: a folder that holds a run while `resume` is off, or one with other settings.
@@ -272,6 +301,7 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance) -> dic
                     settings=kept_settings(config),
                     evaluate=evaluate,
                     progress=note,
+                    world=world or Alone(),
                 ),
                 config.training,
                 seed=config.seed,

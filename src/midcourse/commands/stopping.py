@@ -14,6 +14,16 @@ SIGNAL_STATUS = 128
 
 
 @contextmanager
+def unstoppable() -> Iterator[None]:
+    """Leave Ctrl-C to the main process of several, which gets it too and tells the others what follows."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def stoppable(advice: str) -> Iterator[None]:
     """End the block on Ctrl-C or SIGTERM, with `advice` on standard error and the shell's status of that signal.
 

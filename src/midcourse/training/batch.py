@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from midcourse.training.prefix_tree import PrefixTree, grow_tree
 from midcourse.types import TRAINED_SOURCES, Group, TokenSource, Trajectory
@@ -101,6 +101,7 @@ class MicroBatch:
 
     rows: Sequence[Row]
     tree: PrefixTree | None = None  # of these rows, in this order; None: they are computed apart
+    is_filler: bool = False  # computed because the other processes compute, with coefficients 0; in no sum
 
     @property
     def computed_tokens(self) -> int:
@@ -123,6 +124,19 @@ def micro_batches(rows: Sequence[Row], *, max_tokens: int, shares_prefixes: bool
     shared = _packed(trained, max_tokens) if shares_prefixes and trained else []
     packed = {id(row) for batch in shared for row in batch.rows}
     return shared + _padded([row for row in trained if id(row) not in packed], max_tokens)
+
+
+def share_of(batches: Sequence[MicroBatch], *, rank: int, size: int) -> list[MicroBatch]:
+    """Return the micro-batches of process `rank` out of `size`; as many for each, since each waits for the others.
+
+    The largest come first and those of like size at the same time. Where they do not come out even, the last
+    processes compute the smallest once more, as a filler: its coefficients are 0.
+    """
+    ordered = sorted(batches, key=lambda batch: -batch.computed_tokens)
+    if missing := -len(ordered) % size:
+        rows = [replace(row, coefficient=0.0) for row in ordered[-1].rows]
+        ordered += [replace(ordered[-1], rows=rows, is_filler=True)] * missing
+    return ordered[rank::size]
 
 
 def _padded(rows: Sequence[Row], max_tokens: int) -> list[MicroBatch]:

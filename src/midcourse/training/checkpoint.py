@@ -31,6 +31,7 @@ from midcourse.training.update import UpdateCounters, Updater
 _STEP = re.compile(r"step_(\d+)")
 _MANIFEST = "manifest.json"
 _METHOD = "method.safetensors"
+_OPTIMIZER = "optimizer/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +86,10 @@ def load_checkpoint(path: Path, *, policy: Policy, updater: Updater) -> Training
         tensors = load_file(path / "optimizer.safetensors")
         stored = type(policy.model).from_pretrained(path / "model", dtype=policy.model.dtype)
         policy.model.load_state_dict(stored.state_dict())
-        _restore_moments(updater, tensors)
-        updater.counters = UpdateCounters(**scalars["counters"])
+        moments = {
+            name.removeprefix(_OPTIMIZER): value for name, value in tensors.items() if name.startswith(_OPTIMIZER)
+        }
+        updater.restore(UpdateCounters(**scalars["counters"]), moments)
         arrays = load_arrays(path / _METHOD) if (path / _METHOD).exists() else {}
         state = replace(TrainingState(**scalars["state"]), arrays=arrays)
     except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
@@ -165,25 +168,7 @@ def _state_tensors(policy: Policy, updater: Updater) -> dict[str, torch.Tensor]:
     tensors = {"generator/cpu": torch.get_rng_state()}
     if policy.device.type == "cuda":
         tensors["generator/cuda"] = torch.cuda.get_rng_state(policy.device)
-    for name, parameter in policy.model.named_parameters():
-        for key, value in updater.optimizer.state.get(parameter, {}).items():
-            tensors[f"optimizer/{name}/{key}"] = value.detach().cpu().contiguous()
-    return tensors
-
-
-def _restore_moments(updater: Updater, tensors: Mapping[str, torch.Tensor]) -> None:
-    state: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
-    parameters = dict(updater.policy.model.named_parameters())
-    for name, value in tensors.items():
-        if not name.startswith("optimizer/"):
-            continue
-        parameter_name, key = name.removeprefix("optimizer/").rsplit("/", 1)
-        parameter = parameters[parameter_name]
-        # AdamW keeps its step counter on the CPU. A copy, since loaded tensors are windows into the file.
-        place = torch.device("cpu") if key == "step" else parameter.device
-        state.setdefault(parameter, {})[key] = value.to(place, copy=True)
-    updater.optimizer.state.clear()
-    updater.optimizer.state.update(state)
+    return tensors | {_OPTIMIZER + name: value for name, value in updater.moments().items()}
 
 
 def _write_synced(path: Path, content: Mapping[str, Any]) -> None:

@@ -46,6 +46,10 @@ class TrainingConfig(BaseModel):
     """Updates between checkpoints; the last update always has one."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints that stay on disk."""
+    process_timeout_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """Of several processes (torchrun): longest wait for the others, at the start and within an update."""
+    idle_timeout_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
+    """Of several processes: longest that the others wait for process 0's rollouts and scores. Its death they see."""
 
     @model_validator(mode="after")
     def _warmup_ends_in_time(self) -> Self:

@@ -13,6 +13,7 @@ import inspect
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -31,6 +32,7 @@ from midcourse.training.checkpoint import TrainingState, has_checkpoints, load_l
 from midcourse.training.config import TrainingConfig
 from midcourse.training.policy import Policy
 from midcourse.training.update import Updater
+from midcourse.training.world import Alone, World
 from midcourse.types import Group
 
 Evaluate = Callable[[int], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
@@ -72,6 +74,7 @@ class TrainingParts:
     """What the numbers follow from, key -> value as TOML writes it. A run that is resumed must have the same."""
     evaluate: Evaluate | None = None
     progress: Progress | None = None
+    world: World = field(default_factory=Alone)  # the processes that train; this one is the main one of them
 
 
 def train(
@@ -127,11 +130,7 @@ async def train_async(
 ) -> None:
     """Do as `train` inside a running event loop, the one that the engine works in."""
     check_tasks(parts.tasks, config.tasks_per_update)
-    was_deterministic = torch.are_deterministic_algorithms_enabled()
-    # A GPU has no deterministic form of some operations: there it is a wish, on the CPU it holds.
-    torch.use_deterministic_algorithms(True, warn_only=parts.policy.device.type != "cpu")
-    torch.set_num_threads(parts.policy.config.threads)
-    try:
+    with repeatable(parts.policy):
         run = _Run(parts, config, seed=seed, folder=folder)
         done = run.begin(resume=resume)
         if parts.evaluate is not None and evaluate_at_start and done == 0:
@@ -144,6 +143,17 @@ async def train_async(
                 await run.evaluate(update)
             if is_last or update % config.checkpoint_every == 0:
                 run.save(update)
+
+
+@contextmanager
+def repeatable(policy: Policy) -> Iterator[None]:
+    """Let torch compute the same bits each time, as far as it can where the policy is."""
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    # A GPU has no deterministic form of some operations: there it is a wish, on the CPU it holds.
+    torch.use_deterministic_algorithms(True, warn_only=policy.device.type != "cpu")
+    torch.set_num_threads(policy.config.threads)
+    try:
+        yield
     finally:
         torch.use_deterministic_algorithms(was_deterministic)
 
@@ -188,7 +198,7 @@ class _Run:
         self.seed = seed
         self.checkpoints = folder / "checkpoints"
         self.journal = Journal(folder / "journal")
-        self.updater = Updater(parts.policy, parts.method.objective, config)
+        self.updater = Updater(parts.policy, parts.method.objective, config, world=parts.world)
         self.data = {"num_tasks": len(parts.tasks), "tasks_per_update": config.tasks_per_update, "seed": seed}
         if isinstance(parts.method, LearningMethod):
             parts.method.begin(run_facts(parts.policy, parts.tasks, seed=seed, updates=config.updates))

@@ -3,15 +3,21 @@
 pi_old is the trainer's own pass at the rollout weights, not the engine's number: a bias of 1e-3 a token would be 8
 nats over 8,000 tokens. The engine's numbers serve the mismatch metrics and, if asked for, truncated importance
 sampling.
+
+Several processes may share an update's work and hold a part of the weights each (`world`): then the main one calls what
+is public here, and the others do as it does (`follow`). Losses carry the denominators of the whole step, so that the
+gradients of all processes add up to that of one.
 """
 
 import copy
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -24,9 +30,16 @@ from midcourse.training.batch import MicroBatch, Row, build_batch, micro_batches
 from midcourse.training.config import TrainingConfig
 from midcourse.training.policy import Policy, TokenLogprobs, token_logprobs
 from midcourse.training.shared_prefix import attention_over_trees, tree_logprobs, why_not_shared
+from midcourse.training.world import Alone, World, collective
 from midcourse.types import Group
 
 logger = logging.getLogger(__name__)
+
+
+BEGIN = "begin"
+"""The call that builds an updater."""
+STEP = "step"
+"""AdamW's name for its counter of steps, a number for each weight."""
 
 
 def learning_rate_at(updates_taken: int, config: TrainingConfig) -> float:
@@ -53,8 +66,8 @@ class UpdateCounters:
 
 
 @dataclass(slots=True)
-class _Tally:
-    """Sums over one update."""
+class Tally:
+    """Sums over one update, of one process or of all."""
 
     sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     maxima: dict[str, float] = field(default_factory=dict)
@@ -66,7 +79,25 @@ class _Tally:
     caps_importance: bool = False
 
     def add_maximum(self, name: str, value: float) -> None:
+        """Keep the value if it is the largest under its name."""
         self.maxima[name] = max(value, self.maxima.get(name, -math.inf))
+
+    def joined(self, other: "Tally") -> "Tally":
+        """Return the sums over the micro-batches of two processes. Steps and norms are the same on both."""
+        sums, maxima = defaultdict(float, self.sums), dict(self.maxima)
+        for name, value in other.sums.items():
+            sums[name] += value
+        both = replace(
+            self,
+            sums=sums,
+            maxima=maxima,
+            objective_tokens=self.objective_tokens + other.objective_tokens,
+            loss=self.loss + other.loss,
+            caps_importance=self.caps_importance or other.caps_importance,
+        )
+        for name, value in other.maxima.items():
+            both.add_maximum(name, value)
+        return both
 
 
 class Updater:
@@ -74,27 +105,36 @@ class Updater:
 
     A method with a schedule says by `enter` which objective is next; the one given here has its KL term, if any has.
 
-    Build it before a checkpoint is loaded: the reference is the policy as it was at the start of the run.
+    Build it before a checkpoint is loaded: the reference is the policy as it was at the start of the run. `model` is
+    what is trained: the policy's own, or this process's part of it.
     """
 
-    def __init__(self, policy: Policy, objective: Objective, config: TrainingConfig) -> None:
+    def __init__(
+        self, policy: Policy, objective: Objective, config: TrainingConfig, *, world: World | None = None
+    ) -> None:
         self.policy = policy
         self.objective = objective
         self.config = config
+        self.world: World = world or Alone()
         self.counters = UpdateCounters()
+        # Only the main process lays out micro-batches.
+        self.shares_prefixes = config.shared_prefix == "auto" and self.world.is_main and _can_share(policy.model)
+        self.reference: Any = None
+        with self.world.together(BEGIN, (objective, config)):
+            if objective.kl_coefficient > 0:
+                frozen = copy.deepcopy(policy.model).eval().requires_grad_(False)
+                self.reference = self.world.split(frozen)
+            self.model = self.world.split(policy.model)
         self.optimizer = torch.optim.AdamW(
-            policy.model.parameters(),
+            self.model.parameters(),
             lr=config.learning_rate,
             betas=(config.beta1, config.beta2),
             eps=config.adam_epsilon,
             weight_decay=config.weight_decay,
             foreach=False,
         )
-        self.shares_prefixes = config.shared_prefix == "auto" and _can_share(policy.model)
-        self.reference: Any = None
-        if objective.kl_coefficient > 0:
-            self.reference = copy.deepcopy(policy.model).eval().requires_grad_(False)
 
+    @collective
     def enter(self, phase: str, objective: Objective) -> None:
         """Train by `objective` from now on.
 
@@ -123,21 +163,11 @@ class Updater:
         parts = split_groups(batch.groups, self.config.num_minibatches)
         minibatches = [self._with_coefficients(part) for part in parts]
         learning_rate = learning_rate_at(self.counters.updates_taken, self.config)
-        for settings in self.optimizer.param_groups:
-            settings["lr"] = learning_rate
-        tally = _Tally()
-        # With one optimizer step the current log-probabilities are the old ones, bit for bit: a pass is saved.
-        single_step = len(minibatches) * self.config.num_epochs <= 1
         work = [
             micro_batches(rows, max_tokens=self.config.micro_batch_tokens, shares_prefixes=self.shares_prefixes)
             for rows in minibatches
         ]
-        old = None if single_step else [[self._logprobs(batch).logprobs_BT for batch in part] for part in work]
-        for epoch in range(self.config.num_epochs):
-            for index, part in enumerate(work):
-                self._step(part, None if old is None else old[index], tally, first_pass=epoch == 0)
-        if tally.optimizer_steps:
-            self.counters = replace(self.counters, updates_taken=self.counters.updates_taken + 1)
+        tally = self.take_steps(work, learning_rate)
         return {
             **_averages(tally),
             "objective/learning_rate": learning_rate,
@@ -151,6 +181,79 @@ class Updater:
             "objective/skipped_no_signal": float(not batch.groups),
         }
 
+    @collective
+    def take_steps(self, work: Sequence[Sequence[MicroBatch]], learning_rate: float) -> Tally:
+        """Take an optimizer step on each part of the work, every epoch, and return the sums over all processes.
+
+        Raises:
+            TrainingError: too many steps in a row had a gradient that is not finite.
+        """
+        for settings in self.optimizer.param_groups:
+            settings["lr"] = learning_rate
+        tally = Tally()
+        parts = [self.world.share_out(part) for part in work]
+        # With one optimizer step the current log-probabilities are the old ones, bit for bit: a pass is saved.
+        single_step = len(parts) * self.config.num_epochs <= 1
+        old = None if single_step else [[self._logprobs(batch).logprobs_BT for batch in part] for part in parts]
+        for epoch in range(self.config.num_epochs):
+            for index, part in enumerate(parts):
+                self._step(part, None if old is None else old[index], tally, first_pass=epoch == 0)
+        if tally.optimizer_steps:
+            self.counters = replace(self.counters, updates_taken=self.counters.updates_taken + 1)
+            self.world.publish(self.model, self.policy.model)
+        return reduce(Tally.joined, self.world.gather(tally))
+
+    @collective
+    def moments(self) -> dict[str, Tensor]:
+        """Return the optimizer's moments, whole and on the CPU, by name of the weight and kind: "lm_head.weight/step".
+
+        Processes beside the main one return nothing.
+        """
+        found: dict[str, Tensor] = {}
+        for name, parameter in self.model.named_parameters():
+            for kind, part in self.optimizer.state.get(parameter, {}).items():
+                whole = part if kind == STEP else self.world.join_up(part)
+                if self.world.is_main:
+                    found[f"{name}/{kind}"] = whole.detach().cpu().contiguous()
+        return found
+
+    def restore(self, counters: UpdateCounters, moments: Mapping[str, Tensor]) -> None:
+        """Go on from the weights that the policy has now, with what `moments` gave and the counters of that time.
+
+        Raises:
+            ValueError: the moments are not those of this model's weights.
+        """
+        weights = dict(self.policy.model.named_parameters())
+        for key, value in moments.items():
+            name, kind = key.rsplit("/", 1)
+            if name not in weights or (kind != STEP and value.shape != weights[name].shape):
+                raise ValueError(f"the optimizer has no {key} of shape {list(value.shape)}")
+        steps = {key: value for key, value in moments.items() if key.endswith(f"/{STEP}")}
+        self.take_over(counters, steps, [key for key in moments if key not in steps], moments=moments)
+
+    @collective
+    def take_over(
+        self,
+        counters: UpdateCounters,
+        steps: Mapping[str, Tensor],
+        keys: Sequence[str],
+        *,
+        moments: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
+        """Do the work of `restore` here: the main process alone has the `moments`, under these keys."""
+        self.world.spread(self.policy.model, self.model)
+        parameters = dict(self.model.named_parameters())
+        state: dict[Tensor, dict[str, Tensor]] = {}
+        for key in (*steps, *keys):
+            name, kind = key.rsplit("/", 1)
+            parameter = parameters[name]
+            # AdamW keeps its step counter on the CPU. A copy, since loaded tensors are windows into a file.
+            part = steps[key].clone() if key in steps else self.world.hand_out(moments.get(key), like=parameter)
+            state.setdefault(parameter, {})[kind] = part
+        self.optimizer.state.clear()
+        self.optimizer.state.update(state)
+        self.counters = counters
+
     def _with_coefficients(self, groups: Sequence[Sequence[Row]]) -> list[Row]:
         coefficients = row_coefficients(
             [[row.num_trained_tokens for row in rows] for rows in groups],
@@ -163,29 +266,30 @@ class Updater:
             for row, coefficient in zip(rows, values, strict=True)
         ]
 
-    def _step(self, part: Sequence[MicroBatch], old: Sequence[Tensor] | None, tally: _Tally, *, first_pass: bool):
+    def _step(self, part: Sequence[MicroBatch], old: Sequence[Tensor] | None, tally: Tally, *, first_pass: bool):
         """Accumulate the gradient of every micro-batch, then move the weights once."""
-        model = self.policy.model
+        model = self.model
         # Gradient checkpointing is only on in training mode; dropout rates are 0 either way.
         model.train(self.policy.config.gradient_checkpointing)
         self.optimizer.zero_grad(set_to_none=True)
         for index, batch in enumerate(part):
+            counted = Tally() if batch.is_filler else tally
             # Gradient checkpointing runs layers again in the backward pass: with the same attention.
             with nullcontext() if batch.tree is None else attention_over_trees(model):
                 found = self._logprobs(batch, with_gradient=True)
                 old_BT = found.logprobs_BT.detach() if old is None else old[index]
                 inputs = self._inputs(batch, found.logprobs_BT, old_BT)
                 if first_pass:
-                    _add_rollout_metrics(tally, batch.rows, old_BT, found.entropies_BT, self.config.importance_cap)
+                    _add_rollout_metrics(counted, batch.rows, old_BT, found.entropies_BT, self.config.importance_cap)
                 output = self.objective(inputs)
                 output.loss.backward()
-            tally.loss += float(output.loss.detach())
-            tally.objective_tokens += int(inputs.trained_BT.sum())
+            counted.loss += float(output.loss.detach())
+            counted.objective_tokens += int(inputs.trained_BT.sum())
             for name, value in output.metrics.items():
-                tally.sums[f"objective/{name}"] += value
+                counted.sums[f"objective/{name}"] += value
             for name, value in output.maxima.items():
-                tally.add_maximum(f"objective/{name}", value)
-        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.config.max_grad_norm))
+                counted.add_maximum(f"objective/{name}", value)
+        norm = self.world.clip_gradients(list(model.parameters()), self.config.max_grad_norm)
         model.eval()
         if math.isfinite(norm):
             self.optimizer.step()
@@ -206,17 +310,23 @@ class Updater:
             )
 
     def _logprobs(self, batch: MicroBatch, *, with_gradient: bool = False, model: Any = None) -> TokenLogprobs:
-        model = self.policy.model if model is None else model
         settings: dict[str, Any] = {
             "wanted": [row.trained for row in batch.rows],
             "temperatures": [row.trajectory.temperature for row in batch.rows],
             "chunk_tokens": self.policy.config.logprob_chunk_tokens,
             "bf16_autocast": self.policy.config.bf16_autocast,
         }
-        with torch.set_grad_enabled(with_gradient):
+
+        def compute(model: Any) -> tuple[Tensor, Tensor]:
             if batch.tree is not None:
-                return tree_logprobs(model, batch.tree, **settings)
-            return token_logprobs(model, [row.trajectory.token_ids for row in batch.rows], **settings)
+                found = tree_logprobs(model, batch.tree, **settings)
+            else:
+                found = token_logprobs(model, [row.trajectory.token_ids for row in batch.rows], **settings)
+            return found.logprobs_BT, found.entropies_BT
+
+        with torch.set_grad_enabled(with_gradient):
+            logprobs_BT, entropies_BT = self.world.run(self.model if model is None else model, compute)
+        return TokenLogprobs(logprobs_BT=logprobs_BT, entropies_BT=entropies_BT)
 
     def _inputs(self, batch: MicroBatch, logprobs_BT: Tensor, old_BT: Tensor) -> ObjectiveInputs:
         rows = batch.rows
@@ -239,6 +349,20 @@ class Updater:
             intervention_BT=trained_BT & ~sampled_BT,
             teacher_logprobs_BT=_teacher_logprobs_BT(rows, like=old_BT),
         )
+
+
+def follow(policy: Policy, world: World, calls: Iterator[tuple[str, Sequence[Any]]]) -> None:
+    """Do, beside the main process, what its updater does, call by call, until there is no more.
+
+    Args:
+        policy: as the main process loaded it.
+        world: of both.
+        calls: what the main process calls, with its arguments; the first is `BEGIN`.
+    """
+    _, (objective, config) = next(calls)
+    updater = Updater(policy, objective, config, world=world)
+    for name, arguments in calls:
+        getattr(updater, name)(*arguments)
 
 
 def _can_share(model: Any) -> bool:
@@ -276,7 +400,7 @@ def _importance_BT(rows: Sequence[Row], old_BT: Tensor, cap: float) -> Tensor:
 
 
 def _add_rollout_metrics(
-    tally: _Tally, rows: Sequence[Row], old_BT: Tensor, entropies_BT: Tensor, cap: float | None
+    tally: Tally, rows: Sequence[Row], old_BT: Tensor, entropies_BT: Tensor, cap: float | None
 ) -> None:
     """Add what is known of the rollout weights: entropies by writer, and how far the engine's numbers are off."""
     sampled_BT = pad_rows([row.sampled for row in rows], like=old_BT).bool()
@@ -297,7 +421,7 @@ def _add_rollout_metrics(
         tally.sums["mismatch_capped"] += int((difference > math.log(cap)).sum())
 
 
-def _averages(tally: _Tally) -> dict[str, float]:
+def _averages(tally: Tally) -> dict[str, float]:
     metrics = dict(tally.maxima)
     if tally.objective_tokens:
         metrics["objective/loss"] = tally.loss / max(tally.optimizer_steps + tally.nonfinite_steps, 1)
