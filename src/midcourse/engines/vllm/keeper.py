@@ -2,10 +2,10 @@
 
     python keeper.py PARENT STOP_SECONDS '["FOLDER", ...]' COMMAND [ARGUMENT ...]
 
-Standard input is a pipe: when it closes, or process PARENT has ended in whatever way, the server and everything it
-started get SIGTERM and, STOP_SECONDS later, SIGKILL. The same happens when the server ends by itself, so that no part
-of it outlives another. Shared memory that a killed server leaves behind is removed, and the folders too once PARENT has
-ended, which can then no longer do it. The keeper's exit status is the server's.
+It leads a session of which the server and all that it starts are members. Standard input is a pipe: when it closes, or
+process PARENT has ended in whatever way, the members get SIGTERM and, STOP_SECONDS later, SIGKILL. The same happens
+when the server ends by itself, so that no part of it outlives another. The folders are removed once PARENT has ended,
+which can then no longer do it. The exit status is the server's.
 """
 
 import contextlib
@@ -21,65 +21,58 @@ import time
 from collections.abc import Sequence
 
 PR_SET_PDEATHSIG = 1
-SHARED_MEMORY = "/dev/shm/"
+KEEPER_VARIABLE = "MIDCOURSE_KEEPER"
+"""Tells the server's parts the keeper's process, without which they are to end."""
+SHARED_MEMORY = "/dev/shm"
 POLL_SECONDS = 0.05
 LOOK_SECONDS = 2.0
 
 
 def keep(command: Sequence[str], *, parent: int, stop_seconds: float, folders: Sequence[str]) -> int:
-    """Run `command` until it ends, `parent` ends or standard input closes; return its exit status."""
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_keeper, start_new_session=True)
-    shared: set[str] = set()
+    """Run `command` until it ends, `parent` ends or standard input closes; return its exit status.
+
+    Raises:
+        ProcessLookupError: `parent` has ended already; nothing was started.
+    """
+    session, owner = os.getpid(), os.pidfd_open(parent)
+    server = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, KEEPER_VARIABLE: str(session)},
+        preexec_fn=_die_with_keeper,
+    )
+    memory: set[str] = set()
     try:
-        with contextlib.suppress(ProcessLookupError):  # the parent has ended already
-            watched = [sys.stdin, os.pidfd_open(parent), os.pidfd_open(server.pid)]
-            while not select.select(watched, [], [], LOOK_SECONDS)[0]:
-                shared |= _shared_memory(server.pid)
-            shared |= _shared_memory(server.pid)
+        watched = [sys.stdin, owner, os.pidfd_open(server.pid)]
+        while not select.select(watched, [], [], LOOK_SECONDS)[0]:
+            memory |= shared_memory(session)
     finally:
-        _end(server.pid, stop_seconds)
-        for path in shared:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        if not os.path.exists(f"/proc/{parent}"):
+        end_members(session, stop_seconds=stop_seconds, memory=memory)
+        if select.select([owner], [], [], 0)[0]:
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
     return server.wait()
 
 
-def _die_with_keeper() -> None:
-    """Ask the kernel to kill the server if the keeper itself is killed."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_members(session: int, *, stop_seconds: float, memory: set[str]) -> None:
+    """End a session's processes but its leader, and remove what they share memory by, `memory` included.
 
-
-def _end(session: int, stop_seconds: float) -> None:
+    A server that is killed leaves it behind.
+    """
+    memory = memory | shared_memory(session)
     deadline = time.monotonic() + stop_seconds
     _signal(session, signal.SIGTERM)
     while _members(session) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-    _signal(session, signal.SIGKILL)
+    while _members(session):  # one may have started another meanwhile
+        _signal(session, signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+    for path in memory:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
-def _signal(session: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # all of it has ended
-        os.killpg(session, number)
-
-
-def _members(session: int) -> list[int]:
-    """Return the living processes of a session."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, ValueError):  # it ends while it is looked at
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    # After the name in parentheses, which may hold anything: state, parent, group, session.
-                    state, _, _, its_session = file.read().rpartition(b")")[2].split()[:4]
-                if int(its_session) == session and state != b"Z":
-                    found.append(int(name))
-    return found
-
-
-def _shared_memory(session: int) -> set[str]:
+def shared_memory(session: int) -> set[str]:
     """Return the files that a session's processes share memory by: those that stand in no folder.
 
     A folder there is somebody's who keeps files in memory, as weights are.
@@ -87,8 +80,35 @@ def _shared_memory(session: int) -> set[str]:
     paths = set()
     for process in _members(session):
         with contextlib.suppress(OSError), open(f"/proc/{process}/maps") as file:
-            paths |= {line[line.index(SHARED_MEMORY) :].rstrip("\n") for line in file if SHARED_MEMORY in line}
-    return {path for path in paths if os.path.dirname(path) + "/" == SHARED_MEMORY and not path.endswith(" (deleted)")}
+            for line in file:
+                path = line.rstrip("\n").partition("/")
+                paths.add(path[1] + path[2])
+    return {path for path in paths if os.path.dirname(path) == SHARED_MEMORY and not path.endswith(" (deleted)")}
+
+
+def _die_with_keeper() -> None:
+    """Ask the kernel to kill the server if the keeper itself is killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _signal(session: int, number: signal.Signals) -> None:
+    for process in _members(session):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
+def _members(session: int) -> list[int]:
+    """Return the living processes of a session, its leader left out."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != session:
+            with contextlib.suppress(OSError, ValueError):  # it ends while it is looked at
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    # After the name in parentheses, which may hold anything: state, parent, group, session.
+                    state, _, _, its_session = file.read().rpartition(b")")[2].split()[:4]
+                if int(its_session) == session and state not in (b"Z", b"X"):
+                    found.append(int(name))
+    return found
 
 
 if __name__ == "__main__":

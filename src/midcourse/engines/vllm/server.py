@@ -219,7 +219,7 @@ class OwnServer:
             self._remove()
 
     async def _start(self) -> None:
-        await asyncio.to_thread(_check_vllm, self._python)
+        await asyncio.to_thread(self._check_vllm)
         for attempt in range(PORT_ATTEMPTS):
             self._port = _free_port(self.config.port)
             start_of_log = self.log.stat().st_size if self.log.exists() else 0
@@ -230,7 +230,7 @@ class OwnServer:
             except BaseException as error:
                 await self._end()
                 # Somebody took the port between its choice and the server's binding.
-                lost_port = isinstance(error, EngineError) and IN_USE in _read(self.log, start_of_log)
+                lost_port = isinstance(error, EngineError) and IN_USE in _read(self.log, start_of_log).lower()
                 if not lost_port or self.config.port is not None or attempt == PORT_ATTEMPTS - 1:
                     raise
         try:
@@ -240,6 +240,21 @@ class OwnServer:
             await self._end()
             raise
         self._is_started = True
+
+    def _check_vllm(self) -> None:
+        question = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
+        try:
+            answer = subprocess.run(
+                [self._python, "-c", question],
+                env=self._environment(),
+                cwd=self._scratch,
+                stdin=subprocess.DEVNULL,
+                timeout=self.config.start_seconds,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ConfigError(f"python = {self._python!r} does not run: {error}") from error
+        if answer.returncode:
+            raise ConfigError(f"python = {self._python!r} has no vLLM: {INSTALL}")
 
     def _launch(self) -> subprocess.Popen[bytes]:
         command = [self._python, "-m", "vllm.entrypoints.openai.api_server", *self._arguments()]
@@ -253,7 +268,7 @@ class OwnServer:
                 stderr=log,
                 cwd=self._scratch,
                 env=self._environment(),
-                start_new_session=True,  # Ctrl-C is for this process; the keeper notices its end
+                start_new_session=True,  # the keeper's; Ctrl-C is for this process alone
             )
 
     def _arguments(self) -> list[str]:
@@ -321,8 +336,10 @@ class OwnServer:
         deadline = time.monotonic() + self.config.stop_seconds + STOP_MARGIN_SECONDS
         while process.poll() is None:
             if time.monotonic() > deadline:
-                process.kill()  # its server dies with it
+                process.kill()
             await asyncio.sleep(POLL_SECONDS)
+        # Nothing is left unless the keeper was killed.
+        await asyncio.to_thread(keeper.end_members, process.pid, stop_seconds=0, memory=set())
 
     def _count_restart(self, errors: str) -> None:
         now, window = time.monotonic(), 60 * self.config.restart_minutes
@@ -441,17 +458,6 @@ def _checkpoint(model: str | Path) -> str:
     if not (path / "config.json").is_file():
         raise ConfigError(f"model = {str(model)!r}: holds no config.json; expected a Hugging Face checkpoint")
     return str(path.absolute())
-
-
-def _check_vllm(python: str) -> None:
-    question = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    try:
-        answer = subprocess.run([python, "-c", question], env=environment, stdin=subprocess.DEVNULL, timeout=60)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"python = {python!r} does not run: {error}") from error
-    if answer.returncode:
-        raise ConfigError(f"python = {python!r} has no vLLM: {INSTALL}")
 
 
 def _free_port(wanted: int | None) -> int:

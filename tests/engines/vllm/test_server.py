@@ -1,0 +1,275 @@
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from midcourse.engines.vllm.server import GivenServer, GivenServerConfig, OwnServer, OwnServerConfig
+from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
+
+STAND_IN = Path(__file__).parent / "stand_in"
+SECONDS = 10.0
+OWNER = """
+import asyncio, sys, time
+from midcourse.engines.vllm.server import OwnServer, OwnServerConfig
+server = OwnServer(
+    OwnServerConfig(environment={"PYTHONPATH": sys.argv[1]}, stop_seconds=0.2, weights_folder=sys.argv[2]), model="x/y"
+)
+asyncio.run(server.ready())
+print(server.url, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def make_server(tmp_path):
+    def make(mode: str = "answers", **settings) -> OwnServer:
+        environment = {"PYTHONPATH": str(STAND_IN), "STAND_IN": mode, "STAND_IN_MARKER": str(tmp_path / "marker")}
+        usual = {"stop_seconds": 0.2, "start_seconds": 60, "weights_folder": str(tmp_path)}
+        config = OwnServerConfig(environment=environment, **(usual | settings))
+        return OwnServer(config, model="somebody/model", log_folder=tmp_path)
+
+    return make
+
+
+def _about(url: str) -> dict:
+    return httpx.get(f"{url}/about", trust_env=False, timeout=SECONDS).json()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _soon(condition) -> bool:
+    deadline = time.monotonic() + SECONDS
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_a_server_is_started_asked_and_ended_with_all_its_parts(make_server, tmp_path):
+    async def run():
+        server = make_server(context_length=128, max_lora_rank=8)
+        await server.ready()
+        about = _about(server.url)
+        assert all(_is_alive(pid) for pid in about["pids"])
+        await server.ready()  # it runs already
+        assert _about(server.url)["pids"] == about["pids"]
+        await server.stop()
+        return server, about
+
+    server, about = asyncio.run(run())
+    assert not any(_is_alive(pid) for pid in about["pids"])
+    assert not Path("/dev/shm", about["memory"]).exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["vllm.log"]
+    arguments = about["arguments"]
+    assert arguments[arguments.index("--model") + 1] == "somebody/model"
+    assert arguments[arguments.index("--max-model-len") + 1] == "128"
+    assert arguments[arguments.index("--max-lora-rank") + 1] == "8"
+    assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
+    assert "--skip-tokenizer-init" in arguments
+    assert not server.is_started
+
+
+def test_a_part_that_does_not_end_when_asked_is_killed(make_server):
+    async def run():
+        server = make_server("is_stubborn")
+        await server.ready()
+        pids = _about(server.url)["pids"]
+        await server.stop()
+        return pids
+
+    assert not any(_is_alive(pid) for pid in asyncio.run(run()))
+
+
+def test_a_dead_server_comes_back_with_the_weights_it_was_told(make_server, tmp_path):
+    prepared = []
+
+    async def run():
+        server = make_server()
+
+        async def prepare() -> None:
+            prepared.append(_about(server.url)["arguments"][1])
+
+        server.prepare = prepare
+        await server.ready()
+        assert not await server.revive()  # it lives
+        server.serve_from(tmp_path / "weights-1", 1)
+        for victim in (0, 1):
+            pids = _about(server.url)["pids"]
+            os.kill(pids[0], signal.SIGKILL)
+            started = time.monotonic()
+            # Whoever asks at the same time finds it restarted once.
+            assert sorted(await asyncio.gather(server.revive(), server.revive())) == [False, True]
+            assert time.monotonic() - started < SECONDS
+            assert not any(_is_alive(pid) for pid in pids)
+            assert server.restarts == victim + 1
+        await server.stop()
+
+    asyncio.run(run())
+    assert prepared == ["somebody/model", str(tmp_path / "weights-1"), str(tmp_path / "weights-1")]
+
+
+def test_restarts_are_limited(make_server):
+    async def run():
+        server = make_server(max_restarts=1)
+        await server.ready()
+        os.kill(_about(server.url)["pids"][0], signal.SIGKILL)
+        assert await server.revive()
+        os.kill(_about(server.url)["pids"][0], signal.SIGKILL)
+        with pytest.raises(EngineError, match="died again after max_restarts = 1"):
+            await server.revive()
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_cannot_be_prepared_does_not_stay(make_server):
+    pids = []
+
+    async def run():
+        server = make_server()
+
+        async def prepare() -> None:
+            pids.extend(_about(server.url)["pids"])
+            raise EngineError("the probe disagrees")
+
+        server.prepare = prepare
+        with pytest.raises(EngineError, match="the probe disagrees"):
+            await server.ready()
+        await server.stop()
+
+    asyncio.run(run())
+    assert len(pids) == 2
+    assert not any(_is_alive(pid) for pid in pids)
+
+
+def test_a_port_lost_between_its_choice_and_its_use_is_chosen_again(make_server, tmp_path):
+    async def run():
+        server = make_server("loses_port")
+        await server.ready()
+        await server.stop()
+
+    asyncio.run(run())
+    assert (tmp_path / "marker").exists()
+
+
+def test_the_error_of_a_server_that_ends_at_once_has_what_its_log_says(make_server):
+    async def run():
+        server = make_server("refuses")
+        try:
+            await server.ready()
+        finally:
+            await server.stop()
+
+    with pytest.raises(EngineError, match=r"ended with status 1 .*vllm\.log\n  ValueError: the context does not fit"):
+        asyncio.run(run())
+
+
+def test_a_server_that_never_answers_is_given_up_and_ended(make_server):
+    async def run():
+        server = make_server("is_silent", start_seconds=1.5)
+        try:
+            await server.ready()
+        finally:
+            await server.stop()
+
+    with pytest.raises(EngineTimeoutError, match=r"start_seconds = 1\.5"):
+        asyncio.run(run())
+
+
+def _raised(server: OwnServer) -> str:
+    async def run():
+        try:
+            await server.ready()
+        finally:
+            await server.stop()
+
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(run())
+    return str(caught.value)
+
+
+def test_a_taken_port_is_told(make_server):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"port = {port}: taken" in _raised(make_server(port=port))
+
+
+def test_an_interpreter_without_vllm_is_told_how_to_get_it(make_server, tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    message = _raised(make_server(python=str(python)))
+    assert f"python = {str(python)!r} has no vLLM: pip install vllm" in message
+
+
+def test_a_checkpoint_or_interpreter_that_is_not_there_is_told_before_anything_starts(tmp_path):
+    config = OwnServerConfig(weights_folder=str(tmp_path))
+    with pytest.raises(ConfigError, match="python = '/no/python': no such program"):
+        OwnServer(OwnServerConfig(python="/no/python"), model="x")
+    with pytest.raises(ConfigError, match="no such folder"):
+        OwnServer(config, model="/no/folder")
+    with pytest.raises(ConfigError, match=r"holds no config\.json"):
+        OwnServer(config, model=tmp_path)
+
+
+@pytest.mark.parametrize("victim", ["owner", "keeper"])
+def test_nothing_is_left_when_who_started_it_is_killed(victim, tmp_path):
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(STAND_IN), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    try:
+        assert owner.stdout is not None
+        about = _about(owner.stdout.readline().strip())
+        keeper = int(Path(f"/proc/{about['pids'][0]}/stat").read_text().rpartition(")")[2].split()[1])
+        if victim == "keeper":
+            os.kill(keeper, signal.SIGKILL)
+            assert _soon(lambda: not _is_alive(about["pids"][0]))
+            os.kill(about["pids"][1], signal.SIGKILL)  # which vLLM's parts do themselves: see test_real_vllm.py
+        else:
+            owner.kill()
+            assert _soon(lambda: not any(_is_alive(pid) for pid in [keeper, *about["pids"]]))
+            assert not Path("/dev/shm", about["memory"]).exists()
+            assert list(tmp_path.iterdir()) == []
+    finally:
+        owner.kill()
+        owner.communicate()
+
+
+def test_a_given_server_is_waited_for_and_left_running(make_server):
+    async def run():
+        server = make_server()
+        given = GivenServer(GivenServerConfig(url="http://127.0.0.1:1", wait_seconds=0.3))
+        with pytest.raises(EngineTimeoutError, match=r"wait_seconds = 0\.3"):
+            await given.ready()
+        await server.ready()
+        prepared = []
+        given = GivenServer(GivenServerConfig(url=server.url + "/", wait_seconds=0.3))
+
+        async def prepare() -> None:
+            prepared.append(given.url)
+
+        given.prepare = prepare
+        await given.ready()
+        assert not await given.revive()
+        await given.stop()
+        assert _about(server.url)["pids"]
+        await server.stop()
+        assert prepared == [server.url]
+
+    asyncio.run(run())
