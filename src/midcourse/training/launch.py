@@ -5,6 +5,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+TORCHRUN_VARIABLES = frozenset(
+    [
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_WORLD_SIZE",
+        "ROLE_WORLD_SIZE",
+        "ROLE_NAME",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    ]
+)
+"""What torchrun sets, besides variables that begin with TORCHELASTIC_."""
+
+
+def without_torchrun(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a process that is none of the run's, such as a server.
+
+    With torchrun's variables torch takes torchrun's meeting point for the server's own (TORCHELASTIC_USE_AGENT_STORE),
+    where nobody answers.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in TORCHRUN_VARIABLES and not name.startswith("TORCHELASTIC_")
+    }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from midcourse.engines.vllm import keeper
 from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
+from midcourse.training.launch import without_torchrun
 
 HOST = "127.0.0.1"
 SERVED_MODEL = "policy"
@@ -291,7 +292,7 @@ class OwnServer:
 
     def _environment(self) -> dict[str, str]:
         environment = {
-            **os.environ,
+            **without_torchrun(os.environ),
             "VLLM_SERVER_DEV_MODE": "1",  # the routes for pausing and for new weights
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1" if self.config.max_lora_rank else "0",
             "VLLM_NO_USAGE_STATS": "1",
