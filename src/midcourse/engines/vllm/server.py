@@ -37,6 +37,7 @@ FOLDER_PREFIX = "midcourse-vllm-"
 MEMORY_FOLDER = Path("/dev/shm")
 PORT_ATTEMPTS = 5
 POLL_SECONDS = 0.1
+HEALTH_POLL_SECONDS = 0.5
 STOP_MARGIN_SECONDS = 5.0
 ERROR_LINES = 12
 LOG_BYTES = 200_000
@@ -320,7 +321,7 @@ class OwnServer:
                         f"the vLLM server did not answer within start_seconds = {self.config.start_seconds:g}"
                         f"{_errors_and_log(self.log, start_of_log)}"
                     )
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(HEALTH_POLL_SECONDS)
 
     async def _answers(self) -> bool:
         if self._process is None or self._process.poll() is not None:
@@ -427,7 +428,7 @@ class GivenServer:
                         f"the vLLM server at {self.url} did not answer within wait_seconds = "
                         f"{self.config.wait_seconds:g}"
                     )
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(HEALTH_POLL_SECONDS)
         if self.prepare is not None:
             await self.prepare()
         self._is_started = True
