@@ -26,6 +26,7 @@ KEEPER_VARIABLE = "MIDCOURSE_KEEPER"
 SHARED_MEMORY = "/dev/shm"
 POLL_SECONDS = 0.05
 LOOK_SECONDS = 2.0
+KILL_SECONDS = 5.0
 
 
 def keep(command: Sequence[str], *, parent: int, stop_seconds: float, folders: Sequence[str]) -> int:
@@ -64,7 +65,8 @@ def end_members(session: int, *, stop_seconds: float, memory: set[str]) -> None:
     _signal(session, signal.SIGTERM)
     while _members(session) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-    while _members(session):  # one may have started another meanwhile
+    deadline = time.monotonic() + KILL_SECONDS  # a process that a driver holds cannot be waited for
+    while _members(session) and time.monotonic() < deadline:  # one may have started another meanwhile
         _signal(session, signal.SIGKILL)
         time.sleep(POLL_SECONDS)
     for path in memory:

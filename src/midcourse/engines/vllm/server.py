@@ -38,7 +38,7 @@ MEMORY_FOLDER = Path("/dev/shm")
 PORT_ATTEMPTS = 5
 POLL_SECONDS = 0.1
 HEALTH_POLL_SECONDS = 0.5
-STOP_MARGIN_SECONDS = 5.0
+STOP_MARGIN_SECONDS = keeper.KILL_SECONDS + 5.0
 ERROR_LINES = 12
 LOG_BYTES = 200_000
 IN_USE = "address already in use"
@@ -262,6 +262,7 @@ class OwnServer:
         command = [self._python, "-m", "vllm.entrypoints.openai.api_server", *self._arguments()]
         keeping = [sys.executable, "-I", "-S", keeper.__file__]
         settings = [str(os.getpid()), str(self.config.stop_seconds), json.dumps([str(self._scratch), str(self.folder)])]
+        self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
             return subprocess.Popen(
                 [*keeping, *settings, *command],

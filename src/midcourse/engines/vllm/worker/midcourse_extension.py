@@ -6,6 +6,7 @@ Its methods are called through the server's route /collective_rpc. Under midcour
 engine when the keeper was killed: vLLM's own do not notice that the server in front of them is gone.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -71,7 +72,8 @@ class _Reading:
 
 def _end_with(keeper: int) -> None:
     engine = os.getppid()
-    select.select([os.pidfd_open(keeper)], [], [])
+    with contextlib.suppress(ProcessLookupError):  # it has ended already
+        select.select([os.pidfd_open(keeper)], [], [])
     os.kill(engine, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
