@@ -17,6 +17,7 @@ ONE_THREAD = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # compiling the sampler takes longer than all that the tests draw
 }
 
 

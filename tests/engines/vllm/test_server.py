@@ -103,7 +103,10 @@ def test_a_dead_server_comes_back_with_the_weights_it_was_told(make_server, tmp_
         server.prepare = prepare
         await server.ready()
         assert not await server.revive()  # it lives
-        server.serve_from(tmp_path / "weights-1", 1)
+        folder = tmp_path / "weights-1"
+        folder.mkdir()
+        (folder / "config.json").write_text('{"dtype": "float32"}')
+        server.serve_from(folder, 1)
         for victim in (0, 1):
             pids = _about(server.url)["pids"]
             os.kill(pids[0], signal.SIGKILL)
@@ -113,6 +116,9 @@ def test_a_dead_server_comes_back_with_the_weights_it_was_told(make_server, tmp_
             assert time.monotonic() - started < SECONDS
             assert not any(_is_alive(pid) for pid in pids)
             assert server.restarts == victim + 1
+            arguments = _about(server.url)["arguments"]
+            # vLLM's own "auto" would take 16 bits here.
+            assert arguments[arguments.index("--dtype") + 1] == "float32"
         await server.stop()
 
     asyncio.run(run())

@@ -101,7 +101,7 @@ class OwnServerConfig(BaseModel):
     port: int | None = Field(default=None, ge=1, le=65_535)
     """Where it listens; none: a free port, chosen at each start."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of its weights; auto: that of the checkpoint."""
+    """Of its weights; auto: that of the checkpoint, where vLLM itself would take 16 bits for one in float32."""
     context_length: int | None = Field(default=None, ge=2)
     """Most tokens of prompt and completion together; none: the model's own limit."""
     max_lora_rank: int = Field(default=0, ge=0)
@@ -279,7 +279,8 @@ class OwnServer:
             raise EngineError("the vLLM server has no model: none was given, and no weights were pushed")
         config = self.config
         tokens_alone = self._tokenizer is None
-        arguments = ["--model", self._model, "--served-model-name", SERVED_MODEL, "--dtype", config.dtype]
+        arguments = ["--model", self._model, "--served-model-name", SERVED_MODEL]
+        arguments += ["--dtype", _checkpoint_dtype(self._model) if config.dtype == "auto" else config.dtype]
         arguments += ["--skip-tokenizer-init"] if tokens_alone else ["--tokenizer", str(self._tokenizer)]
         arguments += ["--host", HOST, "--port", str(self._port), "--enable-scale-out"]
         # A checkpoint's own sampling settings would change what is drawn.
@@ -461,6 +462,15 @@ def _checkpoint(model: str | Path) -> str:
     if not (path / "config.json").is_file():
         raise ConfigError(f"model = {str(model)!r}: holds no config.json; expected a Hugging Face checkpoint")
     return str(path.absolute())
+
+
+def _checkpoint_dtype(model: str) -> str:
+    """Return the type that a checkpoint's config.json names, "auto" where it names none or cannot be read here."""
+    try:
+        settings = json.loads((Path(model) / "config.json").read_bytes())
+        return settings.get("dtype") or settings.get("torch_dtype") or "auto"
+    except (OSError, ValueError, AttributeError):
+        return "auto"
 
 
 def _free_port(wanted: int | None) -> int:
