@@ -4,7 +4,6 @@ Torch is imported where the policy is loaded, so that a wrong setting is told be
 """
 
 import asyncio
-import copy
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -46,7 +45,8 @@ from midcourse.recording.settings import check_same_settings
 from midcourse.rollout.chat import ChatFormat
 from midcourse.rollout.episode import RolloutKey, Step
 from midcourse.training.launch import Launch
-from midcourse.training.policy import Policy, PolicyConfig, load_policy
+from midcourse.training.lora import frozen_copy
+from midcourse.training.policy import Policy, PolicyConfig, load_policy, load_tokenizer
 from midcourse.training.world import Alone, World
 from midcourse.types import Group
 
@@ -154,10 +154,9 @@ def _judge(config: RunConfig, policy: Policy) -> Speaker | None:
         return None
     build = cast(EngineConfig, config.engine).for_judge().build
     if chosen.path is None:
-        frozen = copy.deepcopy(policy.model).requires_grad_(False)
-        engine = build(frozen, tokenizer=policy.tokenizer)
+        engine = build(frozen_copy(policy.model), tokenizer=policy.tokenizer)
         return Speaker(engine=engine, chat=policy.chat, shares_tokens=True)
-    told = {"path": chosen.path, "chat": chosen.chat, "chat_template": chosen.chat_template}
+    told = {"path": chosen.path, "chat": chosen.chat, "chat_template": chosen.chat_template, "lora": None}
     other = load_policy(config.policy.model_copy(update=told))
     # Models of one family have one vocabulary: what one wrote need not be encoded again for the other.
     if other.tokenizer is None or policy.tokenizer is None:  # built-in: a chat format has one vocabulary
@@ -194,12 +193,7 @@ def token_decoder(config: PolicyConfig) -> Callable[[Sequence[int]], str]:
     """
     if config.chat in BUILT_IN_CHAT:
         return BUILT_IN_CHAT[config.chat].chat_format().decode
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(config.path).decode
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"policy.path {config.path!r} has no tokenizer: {error}") from error
+    return load_tokenizer(config.path).decode
 
 
 def locate_checkpoint(path: Path) -> CheckpointPlace:

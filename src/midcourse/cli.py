@@ -423,23 +423,26 @@ def data(
 
 @app.command()
 def export(
-    path: Annotated[str, typer.Argument(help="GGUF file, adapter's folder, or whatever policy.path takes.")],
+    path: Annotated[str, typer.Argument(help="Run folder (newest checkpoint), checkpoints/step_N, or a policy.path.")],
     folder: Annotated[Path, typer.Option("--output", help="Folder to be made.")],
-    in_bfloat16: Annotated[bool, typer.Option("--bfloat16", help="Half the size, and rounded; else float32.")] = False,
+    in_bfloat16: Annotated[bool, typer.Option("--bfloat16", help="Round to half the size of float32.")] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="Add an adapter to its base; else it stays one.")] = False,
 ) -> None:
     """Write a model as an ordinary Hugging Face folder, which loads in seconds.
 
-    A GGUF file is unpacked, which takes a minute or more; an adapter is merged
-    into its base.
+    What a run trained gets a model card with the run's settings, and with the
+    scores of these weights if there are any. A GGUF file is unpacked, which takes
+    a minute or more.
 
     Examples:
 
       midcourse export gemma-3-270m-q4_k_m.gguf --output models/gemma-3-270m
-      midcourse export runs/rti-0/checkpoints/step_50/model --output models/merged
+      midcourse export runs/rti-0 --output models/rti
+      midcourse export runs/rti-0/checkpoints/step_50 --merge --output models/merged
     """
     from midcourse.commands.export import export_model
 
-    export_model(path, folder, dtype="bfloat16" if in_bfloat16 else "float32")
+    export_model(path, folder, in_bfloat16=in_bfloat16, merge=merge)
     output.print(f"written: {folder}; policy.path may name it", markup=False)
 
 

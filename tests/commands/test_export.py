@@ -38,7 +38,7 @@ def test_an_adapter_is_merged_into_its_base(model, tmp_path):
         for matrix in adapter_weights(model).values():
             matrix.add_(0.1)
     save_adapter(model, tmp_path / "adapter")
-    export_model(str(tmp_path / "adapter"), tmp_path / "merged", dtype="float32")
+    export_model(str(tmp_path / "adapter"), tmp_path / "merged", merge=True)
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     assert torch.allclose(logits(merged), logits(model), rtol=0, atol=1e-5)
     assert AutoTokenizer.from_pretrained(tmp_path / "merged").eos_token == "w2"
@@ -47,16 +47,16 @@ def test_an_adapter_is_merged_into_its_base(model, tmp_path):
 
 def test_weights_are_written_in_the_type_that_is_asked_for(model, tmp_path):
     write_base(model, tmp_path / "base")
-    export_model(str(tmp_path / "base"), tmp_path / "half", dtype="bfloat16")
+    export_model(str(tmp_path / "base"), tmp_path / "half", in_bfloat16=True)
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "half", dtype="auto").dtype == torch.bfloat16
 
 
 def test_a_folder_that_exists_is_left_alone(model, tmp_path):
     write_base(model, tmp_path / "base")
     with pytest.raises(OutputError, match="base exists; an export writes a folder of its own"):
-        export_model(str(tmp_path / "base"), tmp_path / "base", dtype="float32")
+        export_model(str(tmp_path / "base"), tmp_path / "base")
 
 
 def test_a_built_in_policy_is_not_exported(tmp_path):
     with pytest.raises(ConfigError, match="'nano' is built in"):
-        export_model("nano", tmp_path / "nano", dtype="float32")
+        export_model("nano", tmp_path / "nano")

@@ -1,42 +1,105 @@
-"""Writes a model as an ordinary Hugging Face folder: one read from GGUF, or an adapter merged into its base."""
+"""Writes a model as an ordinary Hugging Face folder: of a run, read from GGUF, or an adapter merged into its base."""
 
 import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from midcourse.assembly import locate_checkpoint
+from midcourse.config import kept_settings, load_config
 from midcourse.errors import ConfigError, OutputError
-from midcourse.nano.package import BUILT_IN
-from midcourse.training.lora import find_adapter, load_adapter, merge_adapter
+from midcourse.nano.package import BUILT_IN, BUILT_IN_CHAT
+from midcourse.recording.reader import RunReader
+from midcourse.training.lora import AdapterFile, find_adapter, load_adapter, merge_adapter
+from midcourse.training.model_card import CARD, CardFacts, model_card
 from midcourse.training.policy import check_path, load_model, load_tokenizer
 
+Dtype = Literal["float32", "bfloat16"]
 
-def export_model(path: str, folder: Path, *, dtype: Literal["float32", "bfloat16"]) -> None:
-    """Write model and tokenizer of a policy's path to `folder`, which is whole or not there.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What is exported."""
+
+    path: str  # as policy.path takes it
+    dtype: Dtype = "float32"
+    has_tokenizer: bool = True
+    facts: CardFacts | None = None  # of weights that a run made
+
+
+def export_model(path: str, folder: Path, *, in_bfloat16: bool = False, merge: bool = False) -> None:
+    """Write model, tokenizer and card to `folder`, which is whole or not there.
+
+    Args:
+        path: a run, a checkpoint of one, or whatever policy.path takes.
+        folder: to be made.
+        in_bfloat16: round the weights; else those of a run keep their type, others are float32.
+        merge: add an adapter to its base's weights; else it stays an adapter, which names its base.
 
     Raises:
-        ConfigError: there is no model at `path`, or it is built in.
+        ConfigError: there is no model at `path`, or it is built in, or has no adapter to be merged.
         OutputError: `folder` exists, or cannot be written.
+        RunFolderError, CheckpointError: as `locate_checkpoint`.
     """
-    if path in BUILT_IN:
+    source = _find_source(path)
+    if source.path in BUILT_IN:
         raise ConfigError(f"{path!r} is built in and has no tokenizer to be exported with; expected a model's path")
-    check_path(path)
+    check_path(source.path)
+    adapter = find_adapter(source.path)
+    if merge and adapter is None:
+        raise ConfigError(f"--merge: {path!r} has no adapter that could be merged")
     if folder.exists():
         raise OutputError(f"{folder} exists; an export writes a folder of its own")
-    import torch
-
-    adapter = find_adapter(path)
-    base = path if adapter is None else adapter.base
-    tokenizer = load_tokenizer(path)
-    model = load_model(base, getattr(torch, dtype))
-    if adapter is not None:
-        load_adapter(model, adapter, base=base)
-        merge_adapter(model)
     partial = folder.with_name(f".{folder.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
-        model.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
+        if adapter is not None and not merge:
+            shutil.copytree(adapter.folder, partial, ignore=shutil.ignore_patterns(CARD))
+        else:
+            _model(source, adapter, "bfloat16" if in_bfloat16 else source.dtype).save_pretrained(partial)
+            if source.has_tokenizer:
+                load_tokenizer(source.path).save_pretrained(partial)
+        if source.facts is not None:
+            (partial / CARD).write_text(
+                model_card(replace(source.facts, is_adapter=adapter is not None and not merge)), encoding="utf-8"
+            )
         partial.rename(folder)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise OutputError(f"{folder} cannot be written: {error}") from error
+
+
+def _model(source: _Source, adapter: AdapterFile | None, dtype: Dtype) -> Any:
+    import torch
+
+    base = source.path if adapter is None else adapter.base
+    kind = getattr(torch, dtype)
+    model = BUILT_IN[base].load().to(kind) if base in BUILT_IN else load_model(base, kind)
+    if adapter is not None:
+        load_adapter(model, adapter, base=base)
+        merge_adapter(model)
+    return model
+
+
+def _find_source(path: str) -> _Source:
+    place = Path(path)
+    step = place.parent if place.name == "model" else place
+    if not (place / "config.toml").is_file() and not (step / "state.json").is_file():
+        return _Source(path=path)
+    checkpoint = locate_checkpoint(place if (place / "config.toml").is_file() else step)
+    config = load_config(checkpoint.run / "config.toml")
+    update = int(checkpoint.step.name.removeprefix("step_"))
+    scores = [scores for scores in RunReader(checkpoint.run).evaluations() if scores["update"] == update]
+    adapter = find_adapter(str(checkpoint.model))
+    return _Source(
+        path=str(checkpoint.model),
+        dtype=config.policy.dtype,
+        has_tokenizer=config.policy.chat not in BUILT_IN_CHAT,
+        facts=CardFacts(
+            base=config.policy.path if adapter is None else adapter.base,
+            is_adapter=adapter is not None,
+            update=update,
+            settings=kept_settings(config),
+            evaluation=scores[-1] if scores else None,
+        ),
+    )

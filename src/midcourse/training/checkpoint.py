@@ -1,7 +1,8 @@
 """Checkpoints that are whole or not there: written beside their place, synced, renamed, checked when read.
 
-checkpoints/step_U/: model/ (as transformers' from_pretrained takes it), optimizer.safetensors (moments and generator
-states), method.safetensors (what a method learned beside the policy, if it does), state.json (scalars), manifest.json
+checkpoints/step_U/: model/ (a Hugging Face folder with tokenizer and card; of a policy with an adapter the adapter
+alone, as peft takes it), optimizer.safetensors (moments, float32 copies of 16-bit weights, generator states),
+method.safetensors (what a method learned beside the policy, if it does), state.json (scalars), manifest.json
 (SHA-256 of every file, written last).
 """
 
@@ -25,6 +26,9 @@ from safetensors.torch import load_file, save_file
 
 from midcourse.errors import CheckpointError
 from midcourse.recording.journal import sync_folder
+from midcourse.training.export import save_weights
+from midcourse.training.lora import ADAPTER_CONFIG, base_of, has_adapter, read_adapter_weights
+from midcourse.training.model_card import CARD, CardFacts, model_card
 from midcourse.training.policy import Policy
 from midcourse.training.update import UpdateCounters, Updater
 
@@ -45,8 +49,18 @@ class TrainingState:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])  # of a LearningMethod
 
 
-def save_checkpoint(folder: Path, *, policy: Policy, updater: Updater, state: TrainingState, keep: int) -> Path:
+def save_checkpoint(
+    folder: Path,
+    *,
+    policy: Policy,
+    updater: Updater,
+    state: TrainingState,
+    keep: int,
+    evaluation: Mapping[str, Any] | None = None,
+) -> Path:
     """Write folder/step_U, drop all but the newest `keep`, and return the path.
+
+    `evaluation` has the scores of these very weights, if they are known: they stand in the model's card.
 
     Raises:
         CheckpointError: the disk is full or does not take the files. What was there before stays as it was.
@@ -58,6 +72,14 @@ def save_checkpoint(folder: Path, *, policy: Policy, updater: Updater, state: Tr
         _remove_leftovers(folder)
         partial.mkdir()
         _write_parts(partial, policy, updater, state)
+        facts = CardFacts(
+            base=base_of(policy.model) or policy.config.path,
+            is_adapter=has_adapter(policy.model),
+            update=state.update,
+            settings=state.settings,
+            evaluation=evaluation,
+        )
+        (partial / "model" / CARD).write_text(model_card(facts), encoding="utf-8")
         _write_synced(partial / _MANIFEST, {"files": _checksums(partial)})
         for place in (partial / "model", partial):
             sync_folder(place)
@@ -84,8 +106,7 @@ def load_checkpoint(path: Path, *, policy: Policy, updater: Updater) -> Training
     try:
         scalars = json.loads((path / "state.json").read_text(encoding="utf-8"))
         tensors = load_file(path / "optimizer.safetensors")
-        stored = type(policy.model).from_pretrained(path / "model", dtype=policy.model.dtype)
-        policy.model.load_state_dict(stored.state_dict())
+        _restore_weights(policy.model, path / "model")
         moments = {
             name.removeprefix(_OPTIMIZER): value for name, value in tensors.items() if name.startswith(_OPTIMIZER)
         }
@@ -154,7 +175,7 @@ def has_checkpoints(folder: Path) -> bool:
 
 
 def _write_parts(partial: Path, policy: Policy, updater: Updater, state: TrainingState) -> None:
-    policy.model.save_pretrained(partial / "model")
+    save_weights(policy.model, partial / "model")
     if policy.tokenizer is not None:
         policy.tokenizer.save_pretrained(partial / "model")
     save_file(_state_tensors(policy, updater), partial / "optimizer.safetensors")
@@ -169,6 +190,19 @@ def _state_tensors(policy: Policy, updater: Updater) -> dict[str, torch.Tensor]:
     if policy.device.type == "cuda":
         tensors["generator/cuda"] = torch.cuda.get_rng_state(policy.device)
     return tensors | {_OPTIMIZER + name: value for name, value in updater.moments().items()}
+
+
+def _restore_weights(model: Any, folder: Path) -> None:
+    """Take the weights of a checkpoint's model folder. Raises ValueError where only one of the two is an adapter."""
+    is_adapter = (folder / ADAPTER_CONFIG).is_file()
+    if is_adapter != has_adapter(model):
+        kinds = ("all weights", "an adapter")
+        raise ValueError(f"it holds {kinds[is_adapter]}, and the policy trains {kinds[not is_adapter]}")
+    if is_adapter:
+        read_adapter_weights(model, folder)
+    else:
+        stored = type(model).from_pretrained(folder, dtype=model.dtype)
+        model.load_state_dict(stored.state_dict())
 
 
 def _write_synced(path: Path, content: Mapping[str, Any]) -> None:

@@ -235,6 +235,11 @@ def has_adapter(model: Any) -> bool:
     return bool(model.__dict__.get("peft_config"))
 
 
+def base_of(model: Any) -> str | None:
+    """Return how the adapter names its base; None where the model has no adapter."""
+    return model.peft_config[OURS].base_model_name_or_path if has_adapter(model) else None
+
+
 def adapter_weights(model: Any) -> "dict[str, Tensor]":
     """Return the adapter's matrices under the names that peft's files have."""
     return {

@@ -199,6 +199,7 @@ class _Run:
         self.checkpoints = folder / "checkpoints"
         self.journal = Journal(folder / "journal")
         self.updater = Updater(parts.policy, parts.method.objective, config, world=parts.world)
+        self.scores: tuple[int, Mapping[str, Any]] | None = None  # the last ones, and after which update
         self.data = {"num_tasks": len(parts.tasks), "tasks_per_update": config.tasks_per_update, "seed": seed}
         if isinstance(parts.method, LearningMethod):
             parts.method.begin(run_facts(parts.policy, parts.tasks, seed=seed, updates=config.updates))
@@ -299,8 +300,10 @@ class _Run:
         """Score the current weights, from an empty prefix cache."""
         assert self.parts.evaluate is not None
         await self.parts.tools.engine.update_weights(None, update)
-        scores = self.parts.evaluate(update)
-        self.parts.recorder.write_evaluation(update, await scores if inspect.isawaitable(scores) else scores)
+        found = self.parts.evaluate(update)
+        scores = await found if inspect.isawaitable(found) else found
+        self.parts.recorder.write_evaluation(update, scores)
+        self.scores = (update, scores)
 
     def save(self, update: int) -> None:
         """Write a checkpoint; the journal of what it holds is not needed any more."""
@@ -319,6 +322,7 @@ class _Run:
             updater=self.updater,
             state=state,
             keep=self.config.keep_checkpoints,
+            evaluation=self.scores[1] if self.scores is not None and self.scores[0] == update else None,
         )
         self.journal.drop_up_to(update)
 

@@ -9,7 +9,6 @@ is public here, and the others do as it does (`follow`). Losses carry the denomi
 gradients of all processes add up to that of one.
 """
 
-import copy
 import logging
 import math
 from collections import defaultdict
@@ -28,8 +27,10 @@ from midcourse.objectives.base import Objective, ObjectiveInputs
 from midcourse.objectives.reduction import row_coefficients
 from midcourse.training.batch import MicroBatch, Row, build_batch, micro_batches, split_groups
 from midcourse.training.config import TrainingConfig
+from midcourse.training.lora import frozen_copy
 from midcourse.training.policy import Policy, TokenLogprobs, token_logprobs
 from midcourse.training.shared_prefix import attention_over_trees, tree_logprobs, why_not_shared
+from midcourse.training.trained_weights import TrainedWeights
 from midcourse.training.world import Alone, World, collective
 from midcourse.types import Group
 
@@ -40,6 +41,8 @@ BEGIN = "begin"
 """The call that builds an updater."""
 STEP = "step"
 """AdamW's name for its counter of steps, a number for each weight."""
+MASTER = "master"
+"""Our name, beside AdamW's, for the float32 copy of a weight."""
 
 
 def learning_rate_at(updates_taken: int, config: TrainingConfig) -> float:
@@ -103,6 +106,8 @@ class Tally:
 class Updater:
     """Trains a policy in place. Owns the optimizer, the schedule and, for a KL term, a frozen copy of the policy.
 
+    Of a policy with an adapter only the adapter is trained, and the frozen copy shares all other weights.
+
     A method with a schedule says by `enter` which objective is next; the one given here has its KL term, if any has.
 
     Build it before a checkpoint is loaded: the reference is the policy as it was at the start of the run. `model` is
@@ -122,11 +127,11 @@ class Updater:
         self.reference: Any = None
         with self.world.together(BEGIN, (objective, config)):
             if objective.kl_coefficient > 0:
-                frozen = copy.deepcopy(policy.model).eval().requires_grad_(False)
-                self.reference = self.world.split(frozen)
+                self.reference = self.world.split(frozen_copy(policy.model))
             self.model = self.world.split(policy.model)
+        self.weights = TrainedWeights(self.model)
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
+            self.weights.optimized.values(),
             lr=config.learning_rate,
             betas=(config.beta1, config.beta2),
             eps=config.adam_epsilon,
@@ -171,6 +176,7 @@ class Updater:
         return {
             **_averages(tally),
             "objective/learning_rate": learning_rate,
+            "objective/trainable_parameters": float(self.weights.num_parameters),
             "objective/computed_tokens": float(sum(batch.computed_tokens for part in work for batch in part)),
             "objective/rows": float(sum(len(rows) for rows in batch.groups)),
             "objective/groups_without_signal": float(batch.groups_without_signal),
@@ -207,11 +213,15 @@ class Updater:
     def moments(self) -> dict[str, Tensor]:
         """Return the optimizer's moments, whole and on the CPU, by name of the weight and kind: "lm_head.weight/step".
 
-        Processes beside the main one return nothing.
+        The float32 copies of weights are among them. Processes beside the main one return nothing.
         """
         found: dict[str, Tensor] = {}
-        for name, parameter in self.model.named_parameters():
-            for kind, part in self.optimizer.state.get(parameter, {}).items():
+        copies = self.weights.copies()
+        for name, weight in self.weights.optimized.items():
+            kinds = dict(self.optimizer.state.get(weight, {}))
+            if name in copies:
+                kinds[MASTER] = copies[name]
+            for kind, part in kinds.items():
                 whole = part if kind == STEP else self.world.join_up(part)
                 if self.world.is_main:
                     found[f"{name}/{kind}"] = whole.detach().cpu().contiguous()
@@ -223,7 +233,7 @@ class Updater:
         Raises:
             ValueError: the moments are not those of this model's weights.
         """
-        weights = dict(self.policy.model.named_parameters())
+        weights = self.weights.optimized
         for key, value in moments.items():
             name, kind = key.rsplit("/", 1)
             if name not in weights or (kind != STEP and value.shape != weights[name].shape):
@@ -242,14 +252,18 @@ class Updater:
     ) -> None:
         """Do the work of `restore` here: the main process alone has the `moments`, under these keys."""
         self.world.spread(self.policy.model, self.model)
-        parameters = dict(self.model.named_parameters())
         state: dict[Tensor, dict[str, Tensor]] = {}
+        copies: dict[str, Tensor] = {}
         for key in (*steps, *keys):
             name, kind = key.rsplit("/", 1)
-            parameter = parameters[name]
+            weight = self.weights.optimized[name]
             # AdamW keeps its step counter on the CPU. A copy, since loaded tensors are windows into a file.
-            part = steps[key].clone() if key in steps else self.world.hand_out(moments.get(key), like=parameter)
-            state.setdefault(parameter, {})[kind] = part
+            part = steps[key].clone() if key in steps else self.world.hand_out(moments.get(key), like=weight)
+            if kind == MASTER:
+                copies[name] = part
+            else:
+                state.setdefault(weight, {})[kind] = part
+        self.weights.restore(copies)
         self.optimizer.state.clear()
         self.optimizer.state.update(state)
         self.counters = counters
@@ -283,16 +297,18 @@ class Updater:
                     _add_rollout_metrics(counted, batch.rows, old_BT, found.entropies_BT, self.config.importance_cap)
                 output = self.objective(inputs)
                 output.loss.backward()
+            self.weights.collect_gradients()
             counted.loss += float(output.loss.detach())
             counted.objective_tokens += int(inputs.trained_BT.sum())
             for name, value in output.metrics.items():
                 counted.sums[f"objective/{name}"] += value
             for name, value in output.maxima.items():
                 counted.add_maximum(f"objective/{name}", value)
-        norm = self.world.clip_gradients(list(model.parameters()), self.config.max_grad_norm)
+        norm = self.world.clip_gradients(list(self.weights.optimized.values()), self.config.max_grad_norm)
         model.eval()
         if math.isfinite(norm):
             self.optimizer.step()
+            self.weights.write_back()
             tally.optimizer_steps += 1
             tally.grad_norms.append(norm)
             self.counters = replace(
