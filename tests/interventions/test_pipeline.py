@@ -62,6 +62,18 @@ def test_every_reply_has_one_outcome_and_all_but_one_keep_the_draft(replies, out
     assert (decision.token_ids is None) == (outcome is not InterventionOutcome.ACCEPTED)
 
 
+def test_a_correction_that_no_turn_of_the_policy_can_hold_keeps_the_draft():
+    class NarrowChat(LetterChat):
+        def render(self, turn):
+            raise ValueError("this form cannot hold the turn")
+
+    tools = replace(make_tools(make_engine({})), chat=NarrowChat())
+    pipeline, _ = make_pipeline(tools)
+    decision = asyncio.run(pipeline(make_step()))
+    assert decision.token_ids is None
+    assert decision.record.outcome is InterventionOutcome.CORRECTOR_UNREADABLE
+
+
 def test_an_accepted_correction_is_scored_at_one_for_the_gate_and_at_the_base_temperature_for_the_ratio():
     # The rollout prompt gives -1.0 a token, the longer one with the feedback -0.9: weights exp(0.1).
     def logprobs(prompt_ids, continuation_ids):

@@ -359,7 +359,8 @@ def test_another_order_of_keys_and_other_white_space_are_written_as_the_template
         '<tool_call>\n{ "arguments": {}, "name": "search"}\n</tool_call> <|im_end|>'
     )
     assert chat.parse(chat.render(turn)) == turn
-    assert chat.call_form.body == JsonBody(frame='{ "arguments": <arguments>, "name": <name>}')
+    body = JsonBody(frame='{ "arguments": <arguments>, "name": <name>}')
+    assert chat.call_form == MarkedCalls(body=body, behind=" ", between=" \n")
 
 
 def test_text_that_spells_a_mark_which_is_no_token_cannot_be_written(chats):

@@ -174,6 +174,13 @@ def test_a_path_without_a_model_is_an_error_that_says_what_was_expected(path, ex
     assert "expected a folder with config.json and model.safetensors, a GGUF file, a hub name" in str(caught.value)
 
 
+@pytest.mark.parametrize("told", [{"chat_template": "gemma3"}, {"enable_thinking": False}])
+def test_what_is_told_to_a_template_needs_one(told):
+    assert PolicyConfig(path="x", chat="template", **told)
+    with pytest.raises(ValueError, match="for chat 'template' alone"):
+        PolicyConfig(path="x", chat="chatml", **told)
+
+
 @pytest.mark.parametrize(("chat", "part"), [("chatml", "tokenizer"), ("compact", "model")])
 def test_a_model_that_cannot_be_read_is_an_error_of_the_path(chat, part, tmp_path):
     (tmp_path / "config.json").write_text("{}")

@@ -64,6 +64,7 @@ def test_a_call_that_cannot_be_read_is_an_error_that_says_why(text, reason):
 def test_the_readable_calls_stay_beside_an_unreadable_one():
     turn = read(f'{CALL}; {{"name": "x"}}; {CALL}')
     assert turn.tool_calls == (SEARCH, SEARCH)
+    assert turn.parse_error is not None
     assert turn.parse_error.startswith("tool call 2 cannot be read")
 
 
