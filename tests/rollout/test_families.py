@@ -1,10 +1,13 @@
+import asyncio
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rollout.counting_world import CONFIG, KEY, TASK, CountingWorld
 from tests.rollout.families import FAMILIES, TEMPLATES
 
+from midcourse.engines.scripted import ScriptedEngine
 from midcourse.environments.base import Tool
 from midcourse.errors import ChatTemplateError
 from midcourse.rollout.call_forms.bare_json import BareJsonCalls
@@ -12,6 +15,7 @@ from midcourse.rollout.call_forms.json_body import JsonBody
 from midcourse.rollout.call_forms.marked import MarkedCalls
 from midcourse.rollout.call_forms.xml_body import XmlBody
 from midcourse.rollout.chat import TemplateFormat
+from midcourse.rollout.episode import run_episode
 from midcourse.rollout.plain_text import PlainTextTokenizer
 from midcourse.rollout.template_rendering import TODAY
 from midcourse.types import AssistantTurn, ToolCall, ToolResult
@@ -366,3 +370,15 @@ def test_another_order_of_keys_and_other_white_space_are_written_as_the_template
 def test_text_that_spells_a_mark_which_is_no_token_cannot_be_written(chats):
     with pytest.raises(ValueError, match="spells <think>"):
         chats["gemma3"].render(AssistantTurn(content="use <think>"))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_rollout_reads_arguments_by_the_schemas_of_its_world(chats, name):
+    chat = chats[name]
+    world = CountingWorld(tools=(replace(SEARCH, name="count"),))
+    calls = (ToolCall("count", {"query": "5", "limit": 5, "exact": True}),)
+    turns = [AssistantTurn(tool_calls=calls), AssistantTurn(content="Two.")]
+    engine = ScriptedEngine([chat.render(turn) for turn in turns])
+    trajectory = asyncio.run(run_episode(TASK, engine=engine, chat=chat, environment=world, config=CONFIG, key=KEY))
+    assert [turn.message for turn in trajectory.turns] == turns
+    assert world.episodes[0].turns == turns
