@@ -213,10 +213,10 @@ class TemplateFormat(MarkedTurns):
             raise _strips_reasoning(text, max(0, text.find(ANSWER)))
 
     def _check_turns(self, opening: str) -> None:
-        """Check that a conversation only ever grows at its end, over two turns with calls."""
+        """Check that a conversation only ever grows at its end, over two turns with calls, one of them without text."""
         messages, before, rest = [user(QUERY)], opening, ""
-        for num_results in (1, 2):
-            messages += [self._turn(num_results), *results(num_results)]
+        for num_results, said in ((1, ANSWER), (2, "")):
+            messages += [self._turn(num_results, said), *results(num_results)]
             complaint = f"what stands before turn {num_results} is rendered differently once the turn follows"
             turn_text, _, rest = self._rendered_turn(before, messages, complaint)
             self._check_turn(turn_text)
@@ -274,13 +274,13 @@ class TemplateFormat(MarkedTurns):
     def _split_stop(self, text: str) -> tuple[str, str, str]:
         stop = self._stop.search(text)
         if stop is None:
-            raise ChatTemplateError(f"a turn with calls does not end in {self._stop.pattern}: {excerpt(text, 0)}")
+            raise ChatTemplateError(f"a turn with calls does not end in a token that ends turns: {excerpt(text, 0)}")
         return text[: stop.start()], stop.group(), text[stop.end() :]
 
-    def _turn(self, num_calls: int) -> Message:
-        """Return a turn with reasoning, where the template writes it, and with text if it is the first kind."""
+    def _turn(self, num_calls: int, said: str = ANSWER) -> Message:
+        """Return a turn with text, calls as far as the template allows them, and reasoning unless it is off."""
         reasoning = self._reasoning() if self._is_thinking else ""
-        return call_turn(reasoning + ANSWER, min(max(1, num_calls), self._max_calls))
+        return call_turn(reasoning + said, min(max(1, num_calls), self._max_calls))
 
     @staticmethod
     def _reasoning() -> str:
