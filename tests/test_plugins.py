@@ -157,9 +157,9 @@ def test_two_plugins_of_one_name_are_an_error(folder):
 
 
 def test_a_file_that_a_library_hides_is_an_error_and_hides_none_itself(folder):
-    (folder / "colorsys.py").write_text(PLUGIN, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"experiment.colorsys\.py is not what `import colorsys` takes, which is .*;"):
-        load_plugins(["colorsys"], folder=folder)
+    (folder / "pyclbr.py").write_text(PLUGIN, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"experiment.pyclbr\.py is not what `import pyclbr` takes, which is .*;"):
+        load_plugins(["pyclbr"], folder=folder)
 
 
 def test_a_plugin_is_imported_once(folder):

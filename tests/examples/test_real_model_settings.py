@@ -8,7 +8,7 @@ import pytest
 from midcourse.config import known_keys, load_config, section_classes
 from midcourse.engines.vllm.config import VllmEngineConfig
 from midcourse.methods.rti import RTIConfig
-from midcourse.types import InterventionOutcome
+from midcourse.types import InterventionOutcome, TokenSource
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "retail_tools"
@@ -114,4 +114,5 @@ def test_every_setting_and_metric_on_the_page_is_one():
     named = re.findall(r"`((?:mismatch|intervention|group|objective|rollout|time|reward|tokens)/[a-z0-9_/]+)`", PAGE)
     assert len(named) >= 10
     outcomes = {f"intervention/outcome/{outcome.value}" for outcome in InterventionOutcome}
-    assert [name for name in named if f"`{name}`" not in metrics and name not in outcomes] == []
+    sources = {f"objective/entropy_{source.value}" for source in TokenSource}
+    assert [name for name in named if f"`{name}`" not in metrics and name not in outcomes | sources] == []
