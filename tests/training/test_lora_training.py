@@ -7,7 +7,8 @@ import sys
 
 import pytest
 import torch
-from letter_run import Notes, letter_policy, train_letters
+from letter_run import Notes, train_letters
+from lora_building import LORA, lora_letters, lora_policy
 from training_building import make_group, make_trajectory, same_weights, tiny_policy, weights_of
 
 from midcourse.advantages.group import group_advantages
@@ -16,20 +17,10 @@ from midcourse.methods.grpo import GRPOConfig
 from midcourse.objectives.clipped import ClippedConfig, ClippedObjective
 from midcourse.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
 from midcourse.training.config import TrainingConfig
-from midcourse.training.lora import LoraConfig, adapter_weights, add_adapter, has_adapter
-from midcourse.training.policy import Policy, PolicyConfig, keep_fewer_activations, load_policy
+from midcourse.training.lora import adapter_weights, has_adapter
+from midcourse.training.policy import PolicyConfig, load_policy
 from midcourse.training.update import Updater
 from midcourse.types import Group, Member
-
-LORA = LoraConfig(rank=4)
-
-
-def lora_policy(seed=0, dtype=torch.float32, base="tiny", **settings):
-    policy = tiny_policy(seed, dtype, lora=LORA, **settings)
-    add_adapter(policy.model, LORA, base=base)
-    if settings.get("gradient_checkpointing"):
-        keep_fewer_activations(policy.model)
-    return policy
 
 
 def updater_of(policy, kl_coefficient=0.0, **settings):
@@ -167,13 +158,6 @@ def test_others_load_what_a_checkpoint_holds(tmp_path):
         expected = [u.policy.model(torch.tensor([[3, 4, 5]])).logits[0, -1] for u in (updater, whole)]
     for found, wanted in zip(json.loads(done.stdout), expected, strict=True):
         assert torch.allclose(torch.tensor(found), wanted, rtol=0, atol=1e-6)
-
-
-def lora_letters(seed=0):
-    policy = letter_policy(seed)
-    add_adapter(policy.model, LORA, base="tiny")
-    config = PolicyConfig(path="tiny", device="cpu", lora=LORA)
-    return Policy(model=policy.model, tokenizer=None, chat=policy.chat, config=config)
 
 
 def test_a_run_that_is_resumed_ends_at_the_same_bits(tmp_path):

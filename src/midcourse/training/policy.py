@@ -202,6 +202,8 @@ def _chat_format(tokenizer: Any, config: PolicyConfig) -> ChatFormat:
     if config.chat == "chatml":
         return ChatMLFormat(tokenizer)
     template = load_template(config.chat_template)
+    if template is not None:  # a checkpoint's tokenizer must write what the policy learnt to read
+        tokenizer.chat_template = template
     return TemplateFormat(tokenizer, template=template, enable_thinking=config.enable_thinking)
 
 
