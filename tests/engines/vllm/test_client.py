@@ -189,11 +189,17 @@ def test_an_answer_that_does_not_fit_is_an_engine_error_that_shows_it(body, said
     [
         "max_tokens=5000 cannot be greater than max_model_len=2048",
         "This model's maximum context length is 2048 tokens. However, your prompt contains 2100",
+        "The decoder prompt (length 2100) is longer than the maximum model length of 2048.",
     ],
 )
 def test_a_prompt_that_is_too_long_for_the_server_is_called_so(said):
     with pytest.raises(PromptTooLongError, match="2048"):
         one(in_turn((400, json.dumps({"error": {"message": said}}))))
+
+
+def test_a_completion_that_the_servers_context_cut_is_called_too_long():
+    with pytest.raises(PromptTooLongError, match="context ended after 2 of 4 tokens"):
+        one(in_turn((200, generated((4, 5), finish_reason="length"))))
 
 
 @pytest.mark.parametrize(

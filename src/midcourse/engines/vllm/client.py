@@ -236,7 +236,7 @@ def _check_status(response: httpx.Response, where: str) -> None:
         return
     said = _said(response)
     if response.status_code == 400 and any(
-        words in said for words in ("maximum context length", "max_model_len", "maximum model length")
+        words in said for words in ("maximum context length", "max_model_len=", "maximum model length")
     ):
         raise PromptTooLongError(f"{where}: {said}")
     advice = {
@@ -286,6 +286,11 @@ def _read_answer(body: Any, *, sampling: SamplingParams, top_logprobs: int) -> A
     if finish_reason == "stop" and sampling.json_schema is None and token_ids[-1] not in sampling.stop_ids:
         raise EngineError(
             f"the vLLM server stopped at token {token_ids[-1]}, expected one of {list(sampling.stop_ids)}"
+        )
+    if finish_reason == "length" and len(token_ids) < sampling.max_tokens:
+        # The server cuts what does not fit its context, and says no more than this.
+        raise PromptTooLongError(
+            f"the vLLM server's context ended after {len(token_ids)} of {sampling.max_tokens} tokens"
         )
     content = (choice.get("logprobs") or {}).get("content")
     if not isinstance(content, list) or len(content) != len(token_ids):

@@ -11,6 +11,7 @@ Where a number comes from (`SamplingParams` and settings decide, never chance):
 Every answer says which weights drew it; one of other weights than those that were brought last is an EngineError.
 """
 
+import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -273,23 +274,24 @@ def _server(model: Any, config: VllmEngineConfig, tokenizer: Any, scratch: Path)
     if tokenizer is not None:
         tokenizer.save_pretrained(scratch)
     return OwnServer(
-        _started_as(model, config),
+        _started_as(model, config, knows_text=tokenizer is not None),
         model=model.name_or_path if hasattr(model, "peft_config") else None,
         tokenizer=None if tokenizer is None else scratch,
         model_bytes=num_bytes(model),
     )
 
 
-def _started_as(model: Any, config: VllmEngineConfig) -> OwnServerConfig:
+def _started_as(model: Any, config: VllmEngineConfig, *, knows_text: bool) -> OwnServerConfig:
     """Return how to start a server that does what the engine's settings and its model ask for."""
     chosen = config.server or OwnServerConfig()
+    arguments = ["--logprobs-mode", f"{config.logprobs}_logprobs"]
+    arguments += ["--enable-prompt-tokens-details"]  # tells what the prefix cache saved
+    if knows_text and config.structured_output:
+        # Between the parts of an object white space may go on for ever, and with weak models it does.
+        compact = {"backend": "xgrammar", "disable_any_whitespace": True}
+        arguments += ["--structured-outputs-config", json.dumps(compact)]
     changes: dict[str, Any] = {
-        "arguments": (
-            "--logprobs-mode",
-            f"{config.logprobs}_logprobs",
-            "--enable-prompt-tokens-details",  # tells what the prefix cache saved
-            *chosen.arguments,
-        ),
+        "arguments": (*arguments, *chosen.arguments),
         "nccl": chosen.nccl or config.weight_sync == "nccl",
     }
     if hasattr(model, "peft_config"):
