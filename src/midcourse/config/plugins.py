@@ -80,10 +80,10 @@ def _forget(name: str) -> None:
 def _not_found(name: str, folder: Path, key: str) -> ConfigError:
     there = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
     near = difflib.get_close_matches(name, there, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
     missing = "" if folder.is_dir() else " (there is no such folder)"
     return ConfigError(
-        f"{key}: there is no module {name!r} in {folder}{missing}, nor on PYTHONPATH{hint} "
+        f"{key}: there is no module {name!r} in {folder}{missing}, nor on PYTHONPATH{hint}; "
         "plugins_folder or PYTHONPATH say where modules are"
     )
 
