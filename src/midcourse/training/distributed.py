@@ -94,9 +94,9 @@ class Processes:
         self.device = device
         self._mesh = init_device_mesh(device.type, (launch.size,))
         idle_seconds = config.process_timeout_seconds if launch.is_main else config.idle_timeout_seconds
-        self._calls = dist.new_group(backend="gloo", timeout=timedelta(seconds=idle_seconds))
         # Plain values go by the CPU, whatever the weights are on.
-        self._values = dist.new_group(backend="gloo", timeout=timedelta(seconds=config.process_timeout_seconds))
+        self._calls = _value_group(idle_seconds)
+        self._values = _value_group(config.process_timeout_seconds)
         self._others_listen = launch.is_main
 
     @property
@@ -127,7 +127,6 @@ class Processes:
     def end(self, reason: str | None) -> None:
         """Tell the others that the run is done, or why it is over; where they do not listen they see it themselves."""
         if self._others_listen:
-            self._others_listen = False
             with suppress(RuntimeError):
                 dist.broadcast_object_list([_End(reason=reason)], src=0, group=self._calls)
 
@@ -221,7 +220,7 @@ class Processes:
     def join_up(self, part: Tensor) -> Tensor:
         """Return the whole tensor."""
         assert isinstance(part, DTensor)
-        return part.detach().full_tensor()
+        return part.full_tensor().detach()
 
     def hand_out(self, whole: Tensor | None, *, like: Tensor) -> Tensor:
         """Return this process's part of main's tensor."""
@@ -237,6 +236,12 @@ _GATHERED = "compute_gathered"
 
 def _compute(model: Any, compute: Callable[[Any], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     return compute(model)
+
+
+def _value_group(timeout_seconds: float) -> dist.ProcessGroup:
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
+    assert isinstance(group, dist.ProcessGroup)  # all processes are in it
+    return group
 
 
 def _copy_on_cpu(model: Any) -> Any:
