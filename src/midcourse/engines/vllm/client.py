@@ -91,23 +91,7 @@ class VllmClient:
             EngineTimeoutError: no answer in time.
             EngineError: the server cannot be reached or brought back, refuses, or its answer cannot be used.
         """
-        wanted: dict[str, Any] = {
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            # All of them are said: a checkpoint's generation_config.json may hold others.
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "seed": request_seed(sampling.seed, sampling.first_draw),
-            "stop_token_ids": list(sampling.stop_ids),
-            # Only our own stop tokens end a completion; a schema's end is the tokenizer's own end.
-            "ignore_eos": sampling.json_schema is None,
-            "logprobs": top_logprobs,
-            "detokenize": False,
-        }
-        if sampling.json_schema is not None:
-            wanted["structured_outputs"] = {"json": dict(sampling.json_schema)}
+        wanted = sampling_wishes(sampling, top_logprobs=top_logprobs)
         body = await self._ask(prompt_ids, wanted)
         answer = _read_answer(body, sampling=sampling, top_logprobs=top_logprobs)
         self.counters.prompt_tokens += len(prompt_ids)
@@ -216,6 +200,28 @@ class VllmClient:
         self._in_flight -= 1
         if self._in_flight == 0:
             self.counters.busy_seconds += time.monotonic() - self._busy_since
+
+
+def sampling_wishes(sampling: SamplingParams, *, top_logprobs: int = 0) -> dict[str, Any]:
+    """Return how a completion is to be drawn, in vLLM's words; see `VllmClient.generate`."""
+    wanted: dict[str, Any] = {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        # All of them are said: a checkpoint's generation_config.json may hold others.
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "seed": request_seed(sampling.seed, sampling.first_draw),
+        "stop_token_ids": list(sampling.stop_ids),
+        # Only our own stop tokens end a completion; a schema's end is the tokenizer's own end.
+        "ignore_eos": sampling.json_schema is None,
+        "logprobs": top_logprobs,
+        "detokenize": False,
+    }
+    if sampling.json_schema is not None:
+        wanted["structured_outputs"] = {"json": dict(sampling.json_schema)}
+    return wanted
 
 
 def request_seed(seed: int, first_draw: int) -> int:
