@@ -241,7 +241,7 @@ def train_beside(config: RunConfig, launch: Launch) -> None:
     with joined(launch, config.policy.device, config.training) as world:
         # Loaded on the CPU: from there each layer is split before the next one is moved.
         policy = load_policy(config.policy.model_copy(update={"device": "cpu"}))
-        with repeatable(policy):
+        with repeatable(world.device, threads=config.policy.threads):
             follow(policy, world, world.calls())
 
 

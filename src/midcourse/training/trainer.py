@@ -130,7 +130,7 @@ async def train_async(
 ) -> None:
     """Do as `train` inside a running event loop, the one that the engine works in."""
     check_tasks(parts.tasks, config.tasks_per_update)
-    with repeatable(parts.policy):
+    with repeatable(parts.policy.device, threads=parts.policy.config.threads):
         run = _Run(parts, config, seed=seed, folder=folder)
         done = run.begin(resume=resume)
         if parts.evaluate is not None and evaluate_at_start and done == 0:
@@ -146,12 +146,12 @@ async def train_async(
 
 
 @contextmanager
-def repeatable(policy: Policy) -> Iterator[None]:
-    """Let torch compute the same bits each time, as far as it can where the policy is."""
+def repeatable(device: torch.device, *, threads: int) -> Iterator[None]:
+    """Let torch compute the same bits each time, as far as it can on the device."""
     was_deterministic = torch.are_deterministic_algorithms_enabled()
     # A GPU has no deterministic form of some operations: there it is a wish, on the CPU it holds.
-    torch.use_deterministic_algorithms(True, warn_only=policy.device.type != "cpu")
-    torch.set_num_threads(policy.config.threads)
+    torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
+    torch.set_num_threads(threads)
     try:
         yield
     finally:
