@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @ENGINES.register("vllm")
 class VllmEngineConfig(BaseModel):
-    """A vLLM server, running already or started here; the trainer's weights are brought to it after each update."""
+    """A vLLM server, running or started here, that gets the trainer's weights."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
