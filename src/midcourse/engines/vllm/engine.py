@@ -77,6 +77,11 @@ class VllmEngine:
         """Most tokens of prompt and completion together; the server's own limit once it is open."""
         return self._context_length
 
+    @property
+    def server(self) -> Server:
+        """Who is asked."""
+        return self._server
+
     async def open(self) -> None:
         """Start the server with the model's weights, or bring them to the running one, and see what it can do.
 
