@@ -145,8 +145,8 @@ def _vllm() -> Finding:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-        known = version.partition("+")[0].split(".")
-        old = [int(part) for part in known if part.isdigit()] < list(LEAST_VLLM)
+        known = tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())
+        old = known < LEAST_VLLM
         return Finding(
             name="vllm",
             value=f"{package} {version}: engine vllm can start a server here",

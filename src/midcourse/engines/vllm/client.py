@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import httpx
 
@@ -373,9 +373,9 @@ def _cached_tokens(body: Any) -> int:
     return cached if isinstance(cached, int) and cached >= 0 else 0
 
 
-def _are_ids(value: Any) -> bool:
+def _are_ids(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
 
-def _is_logprob(value: Any) -> bool:
+def _is_logprob(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value <= 1e-3

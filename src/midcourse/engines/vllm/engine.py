@@ -234,15 +234,15 @@ class VllmEngine:
         temperature: float,
         want_hidden: bool = False,
     ) -> TokenScores:
-        if self._stand_in is None:
+        stand_in = self._stand_in
+        if stand_in is None:
             try:
-                self._stand_in = self.config.trainer_pass.build(self._model)
+                stand_in = self.config.trainer_pass.build(self._model)
             except ConfigError as error:
                 raise EngineError(f"the trainer's model cannot stand in for the server: {error}") from error
-            await self._stand_in.update_weights(None, self._version)
-        return await self._stand_in.score(
-            prompt_ids, continuation_ids, temperature=temperature, want_hidden=want_hidden
-        )
+            self._stand_in = stand_in
+            await stand_in.update_weights(None, self._version)
+        return await stand_in.score(prompt_ids, continuation_ids, temperature=temperature, want_hidden=want_hidden)
 
     def _server_tells(self, sampling: SamplingParams) -> bool:
         """Return whether the server's log-probabilities of this draw are those that the engine has to report."""

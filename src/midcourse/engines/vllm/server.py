@@ -53,12 +53,19 @@ class Server(Protocol):
 
     loads_at_start: bool
     """Whether a start loads the folder of `serve_from`; else whoever prepares the server has to load it."""
-    folder: Path | None
-    """Where weights for it may be written; none: nobody has said."""
     prepare: Prepare | None
     """Awaited after every start, before anyone is told that the server is ready."""
     restarts: int
-    log: Path | None
+
+    @property
+    def folder(self) -> Path | None:
+        """Where weights for it may be written; none: nobody has said."""
+        ...
+
+    @property
+    def log(self) -> Path | None:
+        """Where it writes what it does; none: not known."""
+        ...
 
     @property
     def url(self) -> str:
