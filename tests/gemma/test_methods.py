@@ -44,7 +44,7 @@ def run(method: str, policy, folder):
             "environment": {"name": environment},
             "policy": {**policy, "logprob_chunk_tokens": 128, "lora": {"rank": 4}},
             "engine": {"name": "transformers", "context_length": 2048},
-            "rollout": {"max_turn_tokens": 12, "max_turns": 2},
+            "rollout": {"max_turn_tokens": 8, "max_turns": 2},
             "method": {"name": method, **settings},
             "training": {"updates": 2, "tasks_per_update": 1, "learning_rate": 1e-4, "micro_batch_tokens": 1024},
             "evaluation": {"every": 0, "at_start": False, "attempts": 1, "splits": ["test"], "max_tasks": 1},
