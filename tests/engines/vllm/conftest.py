@@ -70,7 +70,7 @@ def start_real(runner, tmp_path_factory):
             python=PYTHON,
             environment=ONE_THREAD | (environment or {}),
             arguments=("--enforce-eager", *settings.pop("arguments", ())),
-            **({"context_length": 512} | settings),
+            **({"context_length": 512, "start_seconds": 1800.0} | settings),
         )
         made.append(OwnServer(config, model=model, log_folder=tmp_path_factory.mktemp("log")))
         return made[-1]

@@ -522,7 +522,7 @@ def _read(log: Path, start: int = 0) -> str:
 def _last_errors(log: Path, start: int = 0) -> str:
     """Return the log's last different lines that name an error, each on a line of its own, or its last lines."""
     lines = _read(log, start).splitlines()
-    found = [match.group() for line in lines if (match := _ERROR_LINE.search(line))]
+    found = [match.group() for line in lines if " WARNING " not in line and (match := _ERROR_LINE.search(line))]
     return "".join(f"\n  {line}" for line in list(dict.fromkeys(found or lines))[-ERROR_LINES:])
 
 

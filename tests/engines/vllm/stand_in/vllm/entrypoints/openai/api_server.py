@@ -32,6 +32,7 @@ class _Answers(BaseHTTPRequestHandler):
 
 mode = os.environ.get("STAND_IN", "answers")
 if mode == "refuses":
+    print("(APIServer pid=7) WARNING 01-01 [a.py:1] this can cause fd limit errors like OSError: [Errno 24]")
     sys.exit("(EngineCore pid=7) ERROR 01-01 [core.py:1] ValueError: the context does not fit\nRuntimeError: see above")
 if mode == "is_silent":
     time.sleep(600)
