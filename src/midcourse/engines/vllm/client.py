@@ -378,4 +378,4 @@ def _are_ids(value: Any) -> TypeGuard[list[int]]:
 
 
 def _is_logprob(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value <= 1e-3
+    return isinstance(value, int | float) and not isinstance(value, bool) and value <= 1e-3  # which NaN is not

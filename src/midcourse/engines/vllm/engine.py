@@ -278,6 +278,7 @@ def _server(model: Any, config: VllmEngineConfig, tokenizer: Any, scratch: Path)
         return GivenServer(config.running)
     if tokenizer is not None:
         tokenizer.save_pretrained(scratch)
+        model.config.save_pretrained(scratch)  # vLLM looks for one beside a tokenizer
     return OwnServer(
         _started_as(model, config, knows_text=tokenizer is not None),
         model=model.name_or_path if hasattr(model, "peft_config") else None,
