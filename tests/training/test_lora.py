@@ -15,6 +15,7 @@ from midcourse.training.lora import (
     adapter_layers,
     adapter_weights,
     add_adapter,
+    base_name,
     check_same_adapter,
     find_adapter,
     frozen_copy,
@@ -247,6 +248,16 @@ def test_a_base_that_is_gone_is_named(tmp_path):
     ) as caught:
         load(tmp_path / "adapter")
     assert str(base) in str(caught.value)
+
+
+def test_a_base_is_named_so_that_it_is_found_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nano").mkdir()
+    (tmp_path / "model.gguf").write_text("")
+    assert base_name("nano") == "nano"  # the built-in one, whatever stands here
+    assert base_name("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
+    assert base_name("model.gguf") == str(tmp_path / "model.gguf")
+    assert base_name("./nano") == str(tmp_path / "nano")
 
 
 def test_an_adapter_of_another_base_does_not_fit(tmp_path):

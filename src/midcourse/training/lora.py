@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from midcourse.errors import ConfigError
+from midcourse.nano.package import BUILT_IN
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,8 +118,8 @@ def find_adapter(path: str) -> AdapterFile | None:
 
 
 def base_name(path: str) -> str:
-    """Return how an adapter names its base: a folder by its full path, since it is looked up from anywhere."""
-    return str(Path(path).resolve()) if Path(path).is_dir() else path
+    """Return how an adapter names its base: a folder or file by its full path, since it is looked up from anywhere."""
+    return str(Path(path).resolve()) if path not in BUILT_IN and Path(path).exists() else path
 
 
 def add_adapter(model: Any, config: LoraConfig, *, base: str) -> None:
