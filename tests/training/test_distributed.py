@@ -1,0 +1,200 @@
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from distributed_run import EQUAL, HANG_SECONDS
+from safetensors.torch import load_file
+from training_building import make_group
+
+from midcourse.advantages.group import group_advantages
+from midcourse.assembly import train_run
+from midcourse.config import load_config, toml_value
+from midcourse.recording.reader import RunReader
+from midcourse.training.batch import build_batch, micro_batches, share_of
+from midcourse.training.launch import Launch
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """What the processes of distributed_run.py left, by name, number of processes and rank ("status": their ends)."""
+    folder = tmp_path_factory.mktemp("distributed")
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    subprocess.run([sys.executable, str(HERE / "distributed_run.py"), str(folder)], check=True, env=environment)
+
+    def read(name, size, rank=0):
+        return torch.load(folder / f"{name}.{size}.{rank}.pt", weights_only=False)
+
+    return read
+
+
+def distance(left, right):
+    assert left.keys() == right.keys()
+    return max(float((left[name].double() - right[name].double()).abs().max()) for name in left)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EQUAL)
+def test_two_processes_train_as_one(outcomes, name):
+    alone, both = (outcomes("equal", size)[name] for size in (1, 2))
+    assert outcomes("equal", 2, "status") == [0, 0]
+    tolerance = 1e-6 if name != "bfloat16" else 2**-12  # gradients of bfloat16 are rounded once more where they meet
+    assert distance(alone["before"], alone["weights"]) > 3e-3
+    assert distance(alone["weights"], both["weights"]) <= tolerance
+    assert distance(alone["moments"], both["moments"]) <= tolerance
+    for one, two in zip(alone["metrics"], both["metrics"], strict=True):
+        assert one.keys() == two.keys()
+        for key, value in one.items():
+            assert two[key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
+
+
+@pytest.mark.slow
+def test_the_scenarios_are_what_they_are_called(outcomes):
+    found = outcomes("equal", 1)
+    assert found["token mean"]["metrics"][0]["objective/grad_norm"] > 0.01  # so that gradients are scaled down
+    assert found["reference"]["metrics"][1]["objective/reference_kl"] > 0
+    assert found["branches"]["metrics"][0]["objective/computed_tokens"] < 5 * 80  # four rows of 84 tokens, and others
+    assert len(micro_batches(rows_of("no work"), max_tokens=1000)) == 1
+    adapter = found["adapter"]
+    moved = {key for key in adapter["before"] if not torch.equal(adapter["before"][key], adapter["weights"][key])}
+    assert moved
+    assert all("lora_" in key for key in moved)
+
+
+def rows_of(name):
+    groups = EQUAL[name][2]
+    batch = build_batch(groups, [group_advantages(group.rewards) for group in groups])
+    return [row for rows in batch.groups for row in rows]
+
+
+@pytest.mark.slow
+def test_a_step_that_one_process_cannot_take_is_taken_by_none(outcomes):
+    found = outcomes("nonfinite", 2)
+    skipped, taken = found["metrics"]
+    assert skipped["objective/skipped_nonfinite"] == 1.0
+    assert distance(found["before"], found["kept"]) == 0.0
+    assert taken["objective/optimizer_steps"] == 1.0
+    assert distance(found["kept"], found["after"]) > 1e-3
+    # Both end by themselves and say the same, without waiting for each other.
+    assert "not finite in 2 steps in a row" in found["error"]
+    assert outcomes("nonfinite", 2, 1)["error"] == found["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1), (2, 2)])
+def test_a_run_goes_on_with_another_number_of_processes(outcomes, first, second):
+    straight = outcomes("from 1", 1)
+    resumed = outcomes(f"from {first}", second)
+    assert distance(straight["weights"], resumed["weights"]) <= 1e-6
+    assert resumed["counters"] == straight["counters"]
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_ends_the_other_at_once(outcomes):
+    found = outcomes("dies", 2)
+    assert "one of them is gone or hangs" in found["error"]
+    assert "--resume" in found["error"]
+    assert found["seconds"] < HANG_SECONDS
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_ends_the_other_within_the_timeout(outcomes):
+    found = outcomes("hangs", 2)
+    assert "one of them is gone or hangs" in found["error"]
+    assert HANG_SECONDS - 1 < found["seconds"] < 10 * HANG_SECONDS
+
+
+@pytest.mark.slow
+def test_the_others_do_not_wait_for_a_main_process_that_is_gone_or_has_failed(outcomes):
+    assert "one of them is gone or hangs" in outcomes("main dies", 2, 1)["error"]
+    assert outcomes("main fails", 2, 1)["error"] == "process 1 ends, because process 0 does: the rollouts have failed"
+
+
+def test_micro_batches_are_shared_out_evenly_the_largest_first_and_filled_up_with_no_weight():
+    batch = build_batch(groups := [make_group([1.0, 0.0, 0.0, 1.0])], [group_advantages(groups[0].rewards)])
+    rows = [row for part in batch.groups for row in part]  # 5, 7, 9 and 6 tokens
+    batches = micro_batches(rows, max_tokens=1)
+    assert [part.computed_tokens for part in batches] == [9, 7, 6, 5]
+    assert [[part.computed_tokens for part in share_of(batches, rank=rank, size=2)] for rank in (0, 1)] == [
+        [9, 6],
+        [7, 5],
+    ]
+    shares = [share_of(batches, rank=rank, size=3) for rank in range(3)]
+    assert [[(part.computed_tokens, part.is_filler) for part in share] for share in shares] == [
+        [(9, False), (5, False)],
+        [(7, False), (5, True)],
+        [(6, False), (5, True)],
+    ]
+    assert {row.coefficient for share in shares for part in share if part.is_filler for row in part.rows} == {0.0}
+    assert share_of([], rank=1, size=2) == []
+
+
+def test_torchruns_environment_says_which_process_this_is():
+    given = {"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "MASTER_ADDR": "node", "MASTER_PORT": "1"}
+    assert Launch.from_environment(given) == Launch(rank=9, local_rank=1, size=16)
+    # Schedulers set some of these names, too.
+    assert Launch.from_environment({"WORLD_SIZE": "16", "RANK": "3"}) == Launch()
+    assert Launch().is_main
+    assert Launch(rank=0, size=8).command == ["torchrun", "--nproc-per-node", "8", "-m", "midcourse"]
+
+
+NANO = """
+seed = 3
+[method]
+name = "grpo"
+group_size = 3
+[environment]
+name = "navigation"
+profile = "nano"
+[rollout]
+max_turn_tokens = 48
+[training]
+updates = 2
+tasks_per_update = 2
+micro_batch_tokens = 512
+learning_rate = 2e-4
+[evaluation]
+max_tasks = 2
+attempts = 1
+at_start = false
+[recording]
+tensorboard = false
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_trains_the_built_in_policy_as_one_process_does(tmp_path):
+    (tmp_path / "run.toml").write_text(NANO)
+    asyncio.run(
+        train_run(
+            load_config(tmp_path / "run.toml", [f"output={toml_value(str(tmp_path / 'one'))}"]),
+            resume=False,
+            advance=lambda done, note: None,
+        )
+    )
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "midcourse", "train"]
+    done = subprocess.run(
+        [sys.executable, "-m", *torchrun, str(tmp_path / "run.toml"), "--output", str(tmp_path / "two"), "--json"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["updates"] == 2  # one line: only process 0 speaks
+    one, two = (RunReader(tmp_path / name) for name in ("one", "two"))
+    assert len(one.metrics()) == len(two.metrics()) == 2
+    for left, right in zip(one.metrics(), two.metrics(), strict=True):
+        for key in ("objective/grad_norm", "objective/loss", "objective/tokens_policy", "group/reward_mean"):
+            assert right[key] == pytest.approx(left[key], rel=1e-4, abs=1e-6), key
+    first, second = (
+        load_file(tmp_path / name / "checkpoints" / "step_2" / "model" / "model.safetensors") for name in ("one", "two")
+    )
+    assert distance(first, second) <= 1e-6
