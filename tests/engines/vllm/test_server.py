@@ -125,6 +125,23 @@ def test_a_dead_server_comes_back_with_the_weights_it_was_told(make_server, tmp_
     assert prepared == ["somebody/model", str(tmp_path / "weights-1"), str(tmp_path / "weights-1")]
 
 
+def test_what_a_killed_keeper_leaves_is_removed_by_its_owner(make_server):
+    async def run():
+        server = make_server()
+        await server.ready()
+        about = _about(server.url)
+        assert server._process is not None
+        os.kill(server._process.pid, signal.SIGKILL)
+        for pid in about["pids"]:
+            os.kill(pid, signal.SIGKILL)
+        assert _soon(lambda: not any(_is_alive(pid) for pid in about["pids"]))
+        assert await server.revive()
+        assert not Path("/dev/shm", about["memory"]).exists()
+        await server.stop()
+
+    asyncio.run(run())
+
+
 def test_restarts_are_limited(make_server):
     async def run():
         server = make_server(max_restarts=1)

@@ -168,6 +168,7 @@ class OwnServer:
         self._port = 0
         self._is_started = False
         self._process: subprocess.Popen[bytes] | None = None
+        self._memory: set[str] = set()  # shared memory of the server that runs
         self._restarted_at: deque[float] = deque()
         self._changing = asyncio.Lock()
         self._scratch = _make_folder(None)  # its sockets need a short path, its caches a disk
@@ -242,6 +243,8 @@ class OwnServer:
                 lost_port = isinstance(error, EngineError) and IN_USE in _read(self.log, start_of_log).lower()
                 if not lost_port or self.config.port is not None or attempt == PORT_ATTEMPTS - 1:
                     raise
+        assert self._process is not None
+        self._memory = keeper.shared_memory(self._process.pid)
         try:
             if self.prepare is not None:
                 await self.prepare()
@@ -350,7 +353,7 @@ class OwnServer:
                 process.kill()
             await asyncio.sleep(POLL_SECONDS)
         # Nothing is left unless the keeper was killed.
-        await asyncio.to_thread(keeper.end_members, process.pid, stop_seconds=0, memory=set())
+        await asyncio.to_thread(keeper.end_members, process.pid, stop_seconds=0, memory=self._memory)
 
     def _count_restart(self, errors: str) -> None:
         now, window = time.monotonic(), 60 * self.config.restart_minutes
