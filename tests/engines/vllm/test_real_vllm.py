@@ -107,6 +107,28 @@ def test_the_head_that_a_plain_reload_leaves_behind_is_noticed(pushed, runner):
     assert runner.run(sync.push(model, version=4)).agreement.worst < TOLERANCE
 
 
+def test_more_prompts_than_one_step_takes_are_drawn_with_seeds(pushed, runner):
+    """vLLM dies on a CPU where a prompt is split over two steps and its request has a seed."""
+    server, model, _ = pushed
+    if not model.config.tie_word_embeddings:
+        pytest.skip("the other server shows it")
+    restarts = server.restarts
+
+    async def run() -> list[int]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=SECONDS, trust_env=False) as client:
+
+            async def ask(seed: int) -> int:
+                sampling = {"max_tokens": 3, "seed": seed, "ignore_eos": True, "detokenize": False}
+                prompt = [(seed * 7 + place * place) % 1000 for place in range(300)]
+                body = {"model": SERVED_MODEL, "token_ids": prompt, "sampling_params": sampling}
+                return (await client.post("/inference/v1/generate", json=body)).status_code
+
+            return await asyncio.gather(*map(ask, range(60)))
+
+    assert runner.run(run()) == [200] * 60
+    assert server.restarts == restarts
+
+
 @pytest.mark.parametrize("victim", ["server", "engine", "worker"])
 def test_a_killed_part_costs_no_request(pushed, runner, victim):
     server, model, sync = pushed
