@@ -146,15 +146,16 @@ def test_torchruns_environment_says_which_process_this_is():
 
 
 NANO = """
-seed = 3
+seed = 5
 [method]
 name = "grpo"
-group_size = 3
+group_size = 6
 [environment]
 name = "navigation"
 profile = "nano"
 [rollout]
 max_turn_tokens = 48
+temperature = 1.8
 [training]
 updates = 2
 tasks_per_update = 2
@@ -192,7 +193,8 @@ def test_torchrun_trains_the_built_in_policy_as_one_process_does(tmp_path):
     one, two = (RunReader(tmp_path / name) for name in ("one", "two"))
     assert len(one.metrics()) == len(two.metrics()) == 2
     for left, right in zip(one.metrics(), two.metrics(), strict=True):
-        for key in ("objective/grad_norm", "objective/loss", "objective/tokens_policy", "group/reward_mean"):
+        assert left["objective/optimizer_steps"] == 1.0  # as hot as that, some rollouts of a task fail and some do not
+        for key in ("objective/grad_norm", "objective/loss", "objective/tokens_policy", "reward/mean"):
             assert right[key] == pytest.approx(left[key], rel=1e-4, abs=1e-6), key
     first, second = (
         load_file(tmp_path / name / "checkpoints" / "step_2" / "model" / "model.safetensors") for name in ("one", "two")
