@@ -104,3 +104,8 @@ def test_without_settings_and_scores_there_is_still_a_card():
     assert "## Settings" not in text
     assert "## Scores" not in text
     assert "trained by reinforcement learning" in text
+
+
+def test_scores_of_another_kind_are_left_out():
+    facts = CardFacts(base="nano", is_adapter=False, update=1, evaluation={"splits": {"test": {"reward_mean": 0.5}}})
+    assert "## Scores" not in model_card(facts)

@@ -47,8 +47,8 @@ def model_card(facts: CardFacts) -> str:
     rows += [["environment", environment]] if environment else []
     rows += [["updates", str(facts.update)], ["trained with", "midcourse"]]
     parts = [_front_matter(facts, base), f"# {escape_text(title)}", markdown_table(["", ""], rows)]
-    if facts.evaluation is not None:
-        parts += ["## Scores", _scores(facts.evaluation)]
+    if facts.evaluation is not None and (scores := _scores(facts.evaluation)):
+        parts += ["## Scores", scores]
     parts += ["## Loading", _loading(facts, base)]
     if facts.settings:
         lines = [f"{key} = {_published_toml(value)}" for key, value in facts.settings.items()]
@@ -77,7 +77,10 @@ def _front_matter(facts: CardFacts, base: str) -> str:
 
 
 def _scores(evaluation: Mapping[str, Any]) -> str:
-    splits = evaluation["splits"]
+    """Return the table of pass rates; "" where a trainer's own evaluation has other scores."""
+    splits = {name: sheet for name, sheet in evaluation.get("splits", {}).items() if "pass_at" in sheet}
+    if not splits:
+        return ""
     attempts = len(next(iter(splits.values()))["pass_at"])
     headings = ["split", *(f"pass@{k}" for k in range(1, attempts + 1)), f"pass^{attempts}"]
     rows = [
