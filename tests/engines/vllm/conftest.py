@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from midcourse.engines.vllm.server import OwnServer, OwnServerConfig
+from midcourse.engines.vllm.own_server import OwnServer, OwnServerConfig
 
 PYTHON = os.environ.get("MIDCOURSE_VLLM_PYTHON") or (sys.executable if find_spec("vllm") else None)
 """Interpreter that has vLLM; none: tests of a real server are skipped."""

@@ -10,14 +10,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from midcourse.engines.vllm.server import GivenServer, GivenServerConfig, OwnServer, OwnServerConfig
+from midcourse.engines.vllm.own_server import OwnServer, OwnServerConfig
+from midcourse.engines.vllm.server import GivenServer, GivenServerConfig
 from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
 
 STAND_IN = Path(__file__).parent / "stand_in"
 SECONDS = 10.0
 OWNER = """
 import asyncio, sys, time
-from midcourse.engines.vllm.server import OwnServer, OwnServerConfig
+from midcourse.engines.vllm.own_server import OwnServer, OwnServerConfig
 server = OwnServer(
     OwnServerConfig(environment={"PYTHONPATH": sys.argv[1]}, stop_seconds=0.2, weights_folder=sys.argv[2]), model="x/y"
 )

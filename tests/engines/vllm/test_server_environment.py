@@ -1,6 +1,6 @@
 """What a server that midcourse starts is told by environment variables."""
 
-from midcourse.engines.vllm.server import OwnServer, OwnServerConfig
+from midcourse.engines.vllm.own_server import OwnServer, OwnServerConfig
 from midcourse.training.launch import without_torchrun
 
 OF_TORCHRUN = {

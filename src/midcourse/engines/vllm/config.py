@@ -6,7 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from midcourse.engines.base import ENGINES, Feature
 from midcourse.engines.transformers import TransformersEngineConfig
-from midcourse.engines.vllm.server import GivenServerConfig, OwnServerConfig
+from midcourse.engines.vllm.own_server import OwnServerConfig
+from midcourse.engines.vllm.server import GivenServerConfig
 from midcourse.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from midcourse.engines.transformers import TransformersEngine
 from midcourse.engines.vllm.client import TOP_LOGPROBS, Answer, VllmClient
 from midcourse.engines.vllm.config import VllmEngineConfig
 from midcourse.engines.vllm.features import check_server
-from midcourse.engines.vllm.server import SERVED_MODEL, GivenServer, OwnServer, OwnServerConfig, Server
+from midcourse.engines.vllm.own_server import OwnServer, OwnServerConfig
+from midcourse.engines.vllm.server import SERVED_MODEL, GivenServer, Server
 from midcourse.engines.vllm.weight_folder import num_bytes
 from midcourse.engines.vllm.weights import WeightSync
 from midcourse.errors import ConfigError, EngineError, PromptTooLongError

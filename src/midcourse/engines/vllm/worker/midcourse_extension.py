@@ -96,7 +96,9 @@ def _tie_again(runner: Any) -> int:
         embedding = getattr(getattr(module, "model", None), "embed_tokens", None)
         if head is None or embedding is None or head is embedding or not hasattr(head, "cpu_linear"):
             continue
-        from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+        from vllm.model_executor.layers.utils import (  # pyright: ignore[reportMissingImports]
+            dispatch_cpu_unquantized_gemm,
+        )
 
         head.weight = embedding.weight
         dispatch_cpu_unquantized_gemm(head, remove_weight=False)

