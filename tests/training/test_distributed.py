@@ -139,6 +139,8 @@ def test_micro_batches_are_shared_out_evenly_the_largest_first_and_filled_up_wit
 def test_torchruns_environment_says_which_process_this_is():
     given = {"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "MASTER_ADDR": "node", "MASTER_PORT": "1"}
     assert Launch.from_environment(given) == Launch(rank=9, local_rank=1, size=16)
+    again = {**given, "TORCHELASTIC_RESTART_COUNT": "2"}
+    assert Launch.from_environment(again) == Launch(rank=9, local_rank=1, size=16, attempt=2)
     # Schedulers set some of these names, too.
     assert Launch.from_environment({"WORLD_SIZE": "16", "RANK": "3"}) == Launch()
     assert Launch().is_main

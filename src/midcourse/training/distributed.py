@@ -59,10 +59,16 @@ def joined(launch: Launch, device: str, config: TrainingConfig) -> Iterator["Pro
         TrainingError: the others did not come.
     """
     place = _own_device(launch, device)
+    timeout = timedelta(seconds=config.process_timeout_seconds)
     try:
+        store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo",
-            timeout=timedelta(seconds=config.process_timeout_seconds),
+            # torchrun may keep its store when it starts all again: addresses in it are then of processes that are gone.
+            store=dist.PrefixStore(f"attempt_{launch.attempt}", store),
+            rank=rank,
+            world_size=size,
+            timeout=timeout,
         )
         world = Processes(launch, place, config)
     except RuntimeError as error:

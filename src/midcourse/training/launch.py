@@ -43,6 +43,7 @@ class Launch:
     rank: int = 0
     local_rank: int = 0  # among those of this machine: the number of its GPU
     size: int = 1
+    attempt: int = 0  # how often torchrun has started them all again
 
     @property
     def is_main(self) -> bool:
@@ -65,4 +66,5 @@ class Launch:
             rank=int(environment["RANK"]),
             local_rank=int(environment["LOCAL_RANK"]),
             size=int(environment["WORLD_SIZE"]),
+            attempt=int(environment.get("TORCHELASTIC_RESTART_COUNT", 0)),
         )
