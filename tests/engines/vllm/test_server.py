@@ -15,7 +15,7 @@ from midcourse.engines.vllm.server import GivenServer, GivenServerConfig
 from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
 
 STAND_IN = Path(__file__).parent / "stand_in"
-SECONDS = 10.0
+SECONDS = 60.0  # far more than anything takes, on a machine that does other things too
 OWNER = """
 import asyncio, sys, time
 from midcourse.engines.vllm.own_server import OwnServer, OwnServerConfig
@@ -32,7 +32,7 @@ time.sleep(600)
 def make_server(tmp_path):
     def make(mode: str = "answers", **settings) -> OwnServer:
         environment = {"PYTHONPATH": str(STAND_IN), "STAND_IN": mode, "STAND_IN_MARKER": str(tmp_path / "marker")}
-        usual = {"stop_seconds": 0.2, "start_seconds": 60, "weights_folder": str(tmp_path)}
+        usual = {"stop_seconds": 0.2, "start_seconds": SECONDS, "weights_folder": str(tmp_path)}
         config = OwnServerConfig(environment=environment, **(usual | settings))
         return OwnServer(config, model="somebody/model", log_folder=tmp_path)
 

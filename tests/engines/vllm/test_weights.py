@@ -81,9 +81,9 @@ def push(server: FakeServer, model, tmp_path: Path, *, times: int = 1, shift=Non
     """Push a model to a server, `times` times; return the reports."""
 
     async def run():
-        given = GivenServer(GivenServerConfig(url=server.url, weights_folder=str(tmp_path), wait_seconds=1.0))
+        given = GivenServer(GivenServerConfig(url=server.url, weights_folder=str(tmp_path), wait_seconds=60.0))
         await given.ready()
-        sync = WeightSync(given, seconds=5.0, **settings)
+        sync = WeightSync(given, seconds=60.0, **settings)
         try:
             reports = []
             for version in range(1, times + 1):
@@ -185,9 +185,9 @@ def test_a_server_that_comes_back_during_an_update_gets_the_new_weights(served, 
     model = tiny_qwen3()
 
     async def run(url: str):
-        given = Restarted(GivenServerConfig(url=url, weights_folder=str(tmp_path), wait_seconds=1.0))
+        given = Restarted(GivenServerConfig(url=url, weights_folder=str(tmp_path), wait_seconds=60.0))
         await given.ready()
-        sync = WeightSync(given, seconds=5.0)
+        sync = WeightSync(given, seconds=60.0)
         report = await sync.push(model, version=5)
         await sync.close()
         return report

@@ -37,6 +37,8 @@ from midcourse.training.launch import without_torchrun
 EXTENSION_FOLDER = Path(__file__).parent / "worker"
 EXTENSION_CLASS = "midcourse_extension.Extension"
 PORT_ATTEMPTS = 5
+CHECK_SECONDS = 120.0
+"""Longest wait for the interpreter's word on whether it has vLLM."""
 POLL_SECONDS = 0.1
 STOP_MARGIN_SECONDS = keeper.KILL_SECONDS + 5.0
 IN_USE = "address already in use"
@@ -218,7 +220,7 @@ class OwnServer:
                 cwd=self._scratch,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                timeout=self.config.start_seconds,
+                timeout=CHECK_SECONDS,
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise ConfigError(f"python = {self._python!r} does not run: {error}") from error
