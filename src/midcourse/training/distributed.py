@@ -23,7 +23,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from midcourse.errors import ConfigError, TrainingError
@@ -61,11 +63,11 @@ def joined(launch: Launch, device: str, config: TrainingConfig) -> Iterator["Pro
     place = _own_device(launch, device)
     timeout = timedelta(seconds=config.process_timeout_seconds)
     try:
-        store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
+        store, rank, size = next(rendezvous("env://", timeout=timeout))
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo",
             # torchrun may keep its store when it starts all again: addresses in it are then of processes that are gone.
-            store=dist.PrefixStore(f"attempt_{launch.attempt}", store),
+            store=PrefixStore(f"attempt_{launch.attempt}", store),
             rank=rank,
             world_size=size,
             timeout=timeout,
