@@ -79,7 +79,7 @@ def joined(launch: Launch, device: str, config: TrainingConfig) -> Iterator["Pro
         yield world
     except BaseException as error:
         # The group is not taken down in order: what is under way in it may never end.
-        world.end(str(error) or type(error).__name__)
+        world.end(str(error) or type(error).__name__ if isinstance(error, Exception) else "it was stopped")
         raise
     world.end(None)
     dist.destroy_process_group()
