@@ -14,39 +14,16 @@ from rich.text import Text
 
 import midcourse
 from midcourse import config as settings
-from midcourse.commands.console import errors, output, print_json, progress_bar, show_warning
+from midcourse.commands.console import errors, output, print_json, progress_bar, show_warning, write_new
 from midcourse.commands.loading import load_for_checkpoint, load_settings, run_decoder
+from midcourse.commands.mistakes import USER_ERROR_STATUS, show_mistake
 from midcourse.commands.scores import score_table
 from midcourse.commands.show import printable
 from midcourse.commands.stopping import stoppable, unstoppable
-from midcourse.errors import (
-    ChatTemplateError,
-    CheckpointError,
-    ConfigError,
-    DataError,
-    EngineError,
-    EnvironmentFault,
-    MidcourseError,
-    OccupiedError,
-    OutputError,
-    RunFolderError,
-)
+from midcourse.errors import ConfigError, MidcourseError
 from midcourse.training.launch import Launch
 
-USER_ERROR_STATUS = 2
 DEMO_UPDATES = 24
-NEXT_STEPS: dict[type[MidcourseError], str] = {  # the first that fits is shown
-    OccupiedError: "`midcourse train FOLDER --resume` goes on with a run; --output names another folder",
-    ConfigError: "`midcourse init` writes a file with every setting explained; `midcourse list` shows the names",
-    RunFolderError: "check the path; a run folder holds config.toml, metrics.jsonl and checkpoints/step_N",
-    OutputError: "choose another place with --output; `midcourse doctor` shows the disk",
-    DataError: "mend the file at the place that is named (paths start from the folder that the command runs in); "
-    "docs/ says what each kind of task file holds",
-    CheckpointError: "an older checkpoint of the run may still be whole; `midcourse doctor` shows the disk",
-    EngineError: "check that the model or server answers; a stopped run goes on with --resume",
-    EnvironmentFault: "check that the environment's backend answers; a stopped run goes on with --resume",
-    ChatTemplateError: 'set policy.chat to "chatml", or choose a model whose template only ever appends',
-}
 
 EXAMPLES = """
 [bold]Start here[/]
@@ -344,13 +321,7 @@ def init(
     if file is None:
         sys.stdout.write(text)
         return
-    try:
-        with file.open("x", encoding="utf-8") as target:
-            target.write(text)
-    except FileExistsError as error:
-        raise OutputError(f"{file} exists and is not overwritten") from error
-    except OSError as error:
-        raise OutputError(f"{file} cannot be written: {error.strerror}") from error
+    write_new(file, text)
     errors.print(f"wrote {file}; next: midcourse train {file}", markup=False)
 
 
@@ -457,30 +428,17 @@ def doctor(
 
       midcourse doctor
     """
-    from midcourse.doctor import Status, examine
+    from midcourse.commands.doctor import doctor_json, finding_text, is_healthy
+    from midcourse.doctor import examine
 
-    styles = {Status.OK: "green", Status.WARNING: "yellow", Status.FAILED: "red"}
     findings = []
     for finding in examine(folder):
         findings.append(finding)
         if not as_json:
-            line = Text(f"{finding.status.value:<8}", style=styles[finding.status])
-            line.append(f"{finding.name:<16} {finding.value}", style="default")
-            output.print(line)
-            if finding.advice:
-                output.print(f"         -> {finding.advice}", markup=False)
-    failed = any(finding.status is Status.FAILED for finding in findings)
+            output.print(finding_text(finding))
     if as_json:
-        print_json(
-            {
-                "healthy": not failed,
-                "findings": [
-                    {"name": item.name, "value": item.value, "status": item.status.value, "advice": item.advice}
-                    for item in findings
-                ],
-            }
-        )
-    raise typer.Exit(1 if failed else 0)
+        print_json(doctor_json(findings))
+    raise typer.Exit(0 if is_healthy(findings) else 1)
 
 
 @app.command()
@@ -532,13 +490,7 @@ def main(arguments: list[str] | None = None) -> None:
             warnings.showwarning = show_warning
             app(arguments)
     except MidcourseError as error:
-        message = Text("error: ", style="bold red")
-        message.append(printable(str(error)), style="red")
-        errors.print(message, soft_wrap=True)
-        for kind, advice in NEXT_STEPS.items():
-            if isinstance(error, kind):
-                errors.print(f"next: {advice}", markup=False, soft_wrap=True)
-                break
+        show_mistake(error)
         sys.exit(USER_ERROR_STATUS)
 
 

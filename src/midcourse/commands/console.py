@@ -14,6 +14,7 @@ from rich.text import Text
 
 import midcourse
 from midcourse.commands.show import one_line, printable
+from midcourse.errors import OutputError
 from midcourse.recording.serialization import plain_values
 
 output = Console(highlight=False)
@@ -82,3 +83,14 @@ def show_warning(
         errors.print(Text(f"warning: {printable(str(message))}", style="yellow"), soft_wrap=True)
     else:
         (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
+
+
+def write_new(file: Path, text: str) -> None:
+    """Write a file that is not there yet. Raises OutputError where it is, or cannot be written."""
+    try:
+        with file.open("x", encoding="utf-8") as target:
+            target.write(text)
+    except FileExistsError as error:
+        raise OutputError(f"{file} exists and is not overwritten") from error
+    except OSError as error:
+        raise OutputError(f"{file} cannot be written: {error.strerror}") from error
