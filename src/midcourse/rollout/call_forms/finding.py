@@ -32,12 +32,13 @@ def find_form(one: str, two: str | None, *, call: ToolCall, content: str) -> Cal
     if not mark:
         body = _json_body(one, call)
         text = one.removeprefix(content).removeprefix(Mark.PYTHON_TAG.value).strip()
-        is_bare = body is not None and body.write(call) == text
-        return BareJsonCalls(body) if body is not None and is_bare else None
+        return BareJsonCalls(body) if body is not None and body.write(call) == text else None
     body = _json_body(inner, call) or _xml_body(inner, call)
     if not closing_mark or body is None:
         return None
-    opening, closing = inner.split(body.write(call))
+    opening, written, closing = inner.partition(body.write(call))
+    if not written:  # arguments with other white space than what would be written here
+        return None
     between = HERMES.between if two is None else _between(two)
     gap = before.removeprefix(content) if before.startswith(content) else HERMES.gap
     return MarkedCalls(body=body, gap=gap, between=between, behind=behind, opening=opening, closing=closing)
@@ -60,7 +61,7 @@ def _json_body(text: str, call: ToolCall) -> JsonBody | None:
         if key is None:
             continue
         written = text[start.start() : end]
-        at = re.search(rf'"{key}"\s*:\s*', written)
+        at = re.search(rf'"{re.escape(key)}"\s*:\s*', written)
         assert at is not None
         _, arguments_end = decoder.raw_decode(written, at.end())
         frame = written[: at.end()] + ARGUMENTS + written[arguments_end:]
