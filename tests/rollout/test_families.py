@@ -219,6 +219,7 @@ def test_a_message_in_mid_conversation_keeps_every_token_before_it(chats, tokeni
     assert "a thought" in chat.decode(noted)
     user = rendered(tokenizers[name], [{"role": "user", "content": "Q"}, {"role": "user", "content": "Look north."}])
     added = chat.decode(noted[len(kept) :])
+    assert "Look north." in added
     assert added.endswith(prompt)
     assert tokenizers[name].decode(user).endswith(added)
 
@@ -339,6 +340,7 @@ def test_a_template_that_rewrites_history_is_refused_with_the_reason(build_token
     [
         ("<tool_call>\\n{\"name\": \"", "[TOOL_CALLS]\\n{\"function\": \"", "\"arguments\": "),
         ("\"arguments\": ' }}", "\"id\": 3, \"arguments\": ' }}", "\"id\": 3"),
+        ("call.function.arguments | tojson", "call.function.arguments | tojson(separators=(',', ':'))", "\"flag\":true"),
     ],
 )  # fmt: skip
 def test_calls_in_an_unknown_form_are_refused_with_an_excerpt(build_tokenizer, old, new, shown):
