@@ -340,7 +340,7 @@ def test_a_template_that_rewrites_history_is_refused_with_the_reason(build_token
     [
         ("<tool_call>\\n{\"name\": \"", "[TOOL_CALLS]\\n{\"function\": \"", "\"arguments\": "),
         ("\"arguments\": ' }}", "\"id\": 3, \"arguments\": ' }}", "\"id\": 3"),
-        ("call.function.arguments | tojson", "call.function.arguments | tojson(separators=(',', ':'))", "\"flag\":true"),
+        ("function.arguments | tojson", "function.arguments | tojson(separators=(',', ':'))", "\"flag\":true"),
     ],
 )  # fmt: skip
 def test_calls_in_an_unknown_form_are_refused_with_an_excerpt(build_tokenizer, old, new, shown):

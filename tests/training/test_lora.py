@@ -96,10 +96,9 @@ def test_every_linear_layer_but_the_head_is_adapted_and_nothing_else_trains():
 
 
 def test_a_new_adapter_changes_no_bit_and_its_beginning_follows_from_its_seed():
-    torch.manual_seed(5)
+    model = tiny_model()
     before = torch.random.get_rng_state()
-    model = adapted(LoraConfig(rank=4, seed=3), moved=False, model=tiny_model())
-    torch.manual_seed(5)
+    adapted(LoraConfig(rank=4, seed=3), moved=False, model=model)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(logprobs(model), logprobs(tiny_model()))
     again, other = adapted(LoraConfig(rank=4, seed=3), moved=False), adapted(LoraConfig(rank=4, seed=4), moved=False)
@@ -300,6 +299,33 @@ def test_a_damaged_adapter_config_is_an_error_of_the_path(text, tmp_path):
         find_adapter(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"r": "4"},
+        {"layers_pattern": "layers"},
+        {"rank_pattern": 3},
+        {"target_modules": "("},
+        {"target_modules": ["mlp"]},
+        {"megatron_config": {"a": 1}},
+    ],
+)
+def test_settings_that_peft_makes_no_adapter_of_are_an_error_of_the_path(change, tmp_path):
+    save_adapter(adapted(), tmp_path)
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ConfigError, match=r"policy\.path = .*: no adapter can be made of its adapter_config\.json: "):
+        load_adapter(tiny_model(), find_adapter(str(tmp_path)), base="tiny")
+
+
+def test_weights_that_are_cut_short_are_an_error_of_the_path(tmp_path):
+    save_adapter(adapted(), tmp_path)
+    path = tmp_path / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(ConfigError, match=r"policy\.path = .*: adapter_model\.safetensors cannot be read"):
+        load_adapter(tiny_model(), find_adapter(str(tmp_path)), base="tiny")
+
+
 def test_an_adapter_without_weights_is_an_error_of_the_path(tmp_path):
     save_adapter(adapted(), tmp_path)
     (tmp_path / "adapter_model.safetensors").unlink()
@@ -315,7 +341,9 @@ def test_layers_that_are_not_there_are_named():
 
 
 def test_embeddings_are_not_adapted():
-    with pytest.raises(ConfigError, match="embed_tokens is an embedding"):
+    with pytest.raises(
+        ConfigError, match=r"^policy\.lora\.target_modules = \['embed_tokens'\]: \S*embed_tokens is an embedding"
+    ):
         adapted(LoraConfig(target_modules=("embed_tokens",)))
 
 

@@ -11,6 +11,7 @@ peft is imported where an adapter is made; the settings need neither it nor torc
 
 import copy
 import json
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ BEYOND_PLAIN = (  # settings of peft under which a layer is more than W x + s B 
     "use_qalora",
     "velora_config",
 )
+# What peft raises on the settings in an adapter's folder that are of another type, or that it cannot use.
+SETTINGS_ERRORS = (ValueError, TypeError, AttributeError, ImportError, re.error)
 PLAIN_BEGINNINGS = (True, False, "gaussian")  # the others take what B A gives at first off the base's weights
 
 
@@ -141,23 +144,37 @@ def add_adapter(model: Any, config: LoraConfig, *, base: str) -> None:
         task_type="CAUSAL_LM",
         base_model_name_or_path=base,
     )
+    named = f"policy.lora.target_modules = {list(config.target_modules)}"
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
-        _inject(model, settings, named=f"policy.lora.target_modules = {list(config.target_modules)}")
+        try:
+            _inject(model, settings)
+        except ValueError as error:
+            raise ConfigError(f"{named}: expected names of linear layers: {error}") from error
+    _settle(model, named=named)
 
 
 def load_adapter(model: Any, found: AdapterFile, *, base: str) -> None:
-    """Put the adapter of a folder into the model of its base. Raises ConfigError where it does not fit."""
+    """Put the adapter of a folder into the model of its base. Raises ConfigError: it does not fit, or is damaged."""
+    from safetensors import SafetensorError
+
     peft = _peft()
-    settings = peft.LoraConfig.from_pretrained(found.folder)
-    settings.base_model_name_or_path = base
-    settings.lora_dropout = 0.0
-    settings.inference_mode = False
-    _inject(model, settings, named=f"the adapter in {found.folder}")
+    named = f"policy.path = {str(found.folder)!r}"
+    try:
+        settings = peft.LoraConfig.from_pretrained(found.folder)
+        settings.base_model_name_or_path = base
+        settings.lora_dropout = 0.0
+        settings.inference_mode = False
+        _inject(model, settings)
+    except SETTINGS_ERRORS as error:
+        raise ConfigError(f"{named}: no adapter can be made of its {ADAPTER_CONFIG}: {error}") from error
+    _settle(model, named=named)
     try:
         read_adapter_weights(model, found.folder)
     except ValueError as error:
-        raise ConfigError(f"policy.path = {str(found.folder)!r}: the adapter does not fit its base: {error}") from error
+        raise ConfigError(f"{named}: the adapter does not fit its base: {error}") from error
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{named}: {ADAPTER_WEIGHTS} cannot be read: {error}") from error
 
 
 def check_same_adapter(found: AdapterFile, config: LoraConfig) -> None:
@@ -197,16 +214,17 @@ def _linear_layers(model: Any) -> dict[str, Any]:
     }
 
 
-def _inject(model: Any, settings: Any, *, named: str) -> None:
+def _inject(model: Any, settings: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*tie_word_embeddings", UserWarning)  # refused by _settle
+        _peft().inject_adapter_in_model(settings, model, adapter_name=OURS)
+
+
+def _settle(model: Any, *, named: str) -> None:
+    """Refuse what peft adapts and we do not, and make the matrices float32."""
     import torch
     from torch import nn
 
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*tie_word_embeddings", UserWarning)  # refused below
-            _peft().inject_adapter_in_model(settings, model, adapter_name=OURS)
-    except (ValueError, TypeError, NotImplementedError) as error:
-        raise ConfigError(f"{named}: expected names of linear layers: {error}") from error
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     for name, layer in adapter_layers(model):
         base_layer = layer.get_base_layer()

@@ -11,7 +11,7 @@ from tests.engines.vllm.test_weights import ServedModel
 from midcourse.engines.base import Feature, SamplingParams
 from midcourse.engines.vllm.client import Answer
 from midcourse.engines.vllm.config import VllmEngineConfig
-from midcourse.engines.vllm.engine import VllmEngine, _entropy_bounds
+from midcourse.engines.vllm.engine import VllmEngine, _entropy_bound, _entropy_bounds
 from midcourse.errors import EngineError, PromptTooLongError
 
 PROMPT = [3, 7, 1, 12]
@@ -115,7 +115,7 @@ def test_logprobs_are_the_trainers_at_the_reported_temperature(run_engine, full_
     temperature = reported or sampling.temperature or 1.0
     expected = expected_logprobs(full_logprobs, model, completion.token_ids, temperature)
     assert completion.logprobs == pytest.approx(expected, abs=1e-5)
-    assert (completion.entropies, completion.policy_version) == ((), 0) or list(completion.entropies) == []
+    assert (list(completion.entropies), completion.policy_version) == ([], 0)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +179,12 @@ def test_the_bound_is_of_the_known_tokens_and_the_mass_that_is_left():
         cached_tokens=0,
     )
     assert _entropy_bounds(answer) == pytest.approx([1.5 * math.log(2)])
+
+
+def test_a_drawn_token_that_is_none_of_the_likeliest_does_not_set_what_the_others_are_worth():
+    """19 of 1/32, the drawn one of 1/1024, the rest at most 1/32 each: 5 ln 2 (1023 / 1024) + 10 ln 2 / 1024."""
+    top = {token: -5 * math.log(2) for token in range(19)} | {40: -10 * math.log(2)}
+    assert _entropy_bound(top) == pytest.approx((5 * 1023 + 10) / 1024 * math.log(2))
 
 
 def test_hidden_states_are_the_trainers_or_an_error_that_names_the_setting(run_engine, make_engine):

@@ -24,7 +24,7 @@ class ServedModel:
         self.model, self.dtype, self.version = model, dtype, "0"
         self.paths: list[str] = []
         self.loads = self.reads = True
-        self.cache_refusals = 0
+        self.cache_refusals, self.cache_answers = 0, True
         self.fails_at: str | None = None
         self.breaks_at: str | None = None
 
@@ -56,7 +56,7 @@ class ServedModel:
         if name == "reset_prefix_cache":
             assert query == {"reset_running_requests": "true"}
             self.cache_refusals -= 1
-            return {"success": self.cache_refusals < 0}
+            return {"success": self.cache_refusals < 0} if self.cache_answers else None
         if name == "inference/v1/generate":
             return self._probe_answer(body)
         return {}
@@ -174,6 +174,15 @@ def test_a_cache_that_is_dropped_late_is_waited_for(served, tiny_qwen3, tmp_path
     with FakeServer(served.decide) as server:
         push(server, tiny_qwen3(), tmp_path)
     assert served.paths.count("reset_prefix_cache") == 3
+
+
+def test_a_server_that_does_not_say_whether_its_cache_is_dropped_stops_the_run(
+    served, tiny_qwen3, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("midcourse.engines.vllm.weights.CACHE_PAUSE_SECONDS", 0.0)
+    served.cache_answers = False
+    with FakeServer(served.decide) as server, pytest.raises(EngineError, match="does not drop its cached prefixes"):
+        push(server, tiny_qwen3(), tmp_path)
 
 
 def test_a_server_that_comes_back_during_an_update_gets_the_new_weights(served, tiny_qwen3, tmp_path):

@@ -298,7 +298,8 @@ def _read_answer(body: Any, *, sampling: SamplingParams, top_logprobs: int) -> A
         raise PromptTooLongError(
             f"the vLLM server's context ended after {len(token_ids)} of {sampling.max_tokens} tokens"
         )
-    content = (choice.get("logprobs") or {}).get("content")
+    said = choice.get("logprobs")
+    content = said.get("content") if isinstance(said, dict) else None
     if not isinstance(content, list) or len(content) != len(token_ids):
         count = len(content) if isinstance(content, list) else content
         raise EngineError(f"the vLLM server must tell {len(token_ids)} log-probabilities: got {count}")

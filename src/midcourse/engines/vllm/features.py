@@ -7,8 +7,6 @@ from midcourse.engines.vllm.client import VllmClient
 from midcourse.errors import EngineError
 
 PROBE_TOKENS = 4
-FLAGS = "--enable-scale-out --logprobs-mode processed_logprobs --enable-prompt-tokens-details"
-"""What a server that midcourse did not start must have been started with."""
 
 
 async def check_server(client: VllmClient, *, logprobs: Literal["processed", "raw"]) -> int:

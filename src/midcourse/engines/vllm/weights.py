@@ -62,8 +62,6 @@ class WeightSync:
         server: whose weights are kept; its `prepare` becomes this object's.
         how: "file": through a folder that both machines have. "nccl": between GPUs (not run by this project). "lora":
             an adapter, loaded in place. "auto": lora for a model with a PEFT adapter, else file.
-        pause: what happens to requests in flight: "wait" lets them end first, "keep" holds them and lets them go on
-            with the new weights, which the versions of their tokens then show.
         seconds: longest wait for one step of an update.
         num_probe_sequences: token sequences compared after each update, >= 1.
         max_difference: largest difference of one log-probability, nats; none: by the two dtypes.
@@ -75,7 +73,6 @@ class WeightSync:
         server: Server,
         *,
         how: Literal["auto", "file", "nccl", "lora"] = "auto",
-        pause: Literal["wait", "keep"] = "wait",
         seconds: float = 600.0,
         num_probe_sequences: int = 4,
         max_difference: float | None = None,
@@ -83,7 +80,6 @@ class WeightSync:
     ) -> None:
         self._server = server
         self._how = how
-        self._pause = pause
         self._seconds = seconds
         self._num_probe_sequences = num_probe_sequences
         self._max_difference = max_difference
@@ -188,7 +184,7 @@ class WeightSync:
             await self._server.ready()  # loads, sets the version and probes: see _restore
             return
         try:
-            await self._routes.post("/pause", mode=self._pause)
+            await self._routes.post("/pause", mode="wait")  # requests in flight end with the weights they began with
             await self._load()
             await self._routes.post("/resume")
             await self.probe()
@@ -237,7 +233,7 @@ class WeightSync:
         # Blocks are given back a moment after their requests have ended.
         for _ in range(CACHE_ATTEMPTS):
             answer = await self._routes.post("/reset_prefix_cache", reset_running_requests="true")
-            if answer["success"]:
+            if isinstance(answer, dict) and answer.get("success"):
                 return
             await asyncio.sleep(CACHE_PAUSE_SECONDS)
         raise EngineError("the vLLM server does not drop its cached prefixes, which belong to other weights")
