@@ -94,6 +94,13 @@ def test_solutions_may_be_missing_but_not_under_a_name_of_ones_own(tmp_path):
         ('{"problem": "x", "answer": NaN}', r"a\.jsonl, line 2, field 'answer': expected text or a finite number"),
         ({"problem": "x", "answer": ["2"]}, r"a\.jsonl, line 2, field 'answer': expected text or a finite number"),
         ({"problem": "x", "answer": " "}, r"a\.jsonl, line 2, field 'answer': expected an answer"),
+        ({"problem": "x", "answer": ""}, r"a\.jsonl, line 2, field 'answer': expected an answer, got ''"),
+        ({"problem": "x", "answer": "$$"}, r"a\.jsonl, line 2, field 'answer': expected an answer, got '\$\$'"),
+        ({"problem": "x", "answer": " $$ $$ "}, r"a\.jsonl, line 2, field 'answer': expected an answer"),
+        ({"problem": "x", "answer": "$"}, r"a\.jsonl, line 2, field 'answer': expected an answer"),
+        ({"problem": "x", "answer": "so \\boxed{ }"}, r"a\.jsonl, line 2, field 'answer': expected an answer"),
+        ({"problem": "x", "answer": "\\boxed{$$}"}, r"a\.jsonl, line 2, field 'answer': expected an answer"),
+        ({"problem": "x", "answer": "\\boxed{3"}, r"a\.jsonl, line 2, field 'answer': expected an answer"),
         ({"problem": "x", "answer": "1" * 101}, r"a\.jsonl, line 2, field 'answer': 101 characters, expected at most"),
         ({"problem": "x", "answer": "2", "solution": 5}, r"a\.jsonl, line 2, field 'solution': expected text or null"),
         (

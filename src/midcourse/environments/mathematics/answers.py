@@ -26,6 +26,11 @@ def find_answer(response: str, policy: AnswerPolicy) -> str | None:
     return _FINDERS[policy](response)
 
 
+def has_box(response: str) -> bool:
+    """Return whether a `\\boxed{` (or `\\fbox{`) is opened, whatever becomes of it."""
+    return _BOX.search(response) is not None
+
+
 def last_boxed(response: str) -> str | None:
     """Return the inside of the last `\\boxed{}` (or `\\fbox{}`), stripped.
 
@@ -69,7 +74,7 @@ def last_number(response: str) -> str | None:
 
 def _boxed_then_last_number(response: str) -> str | None:
     # A box that is empty or cut short is an answer that failed, not a missing box.
-    return last_boxed(response) if _BOX.search(response) else last_number(response)
+    return last_boxed(response) if has_box(response) else last_number(response)
 
 
 def last_tagged(response: str) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midcourse.environments.mathematics.answers import last_boxed
+from midcourse.environments.mathematics.answers import has_box, last_boxed
 from midcourse.errors import ConfigError, DataError
 
 DEFAULT_SOLUTION_FIELD = "solution"
@@ -158,11 +158,12 @@ def _required(row: Mapping[str, Any], field: str, place: str) -> Any:
 
 
 def _bare(answer: str) -> str:
-    """Return an answer without the box or the dollar signs around it."""
-    inner = last_boxed(answer)
-    bare = (answer if inner is None else inner).strip()
+    """Return an answer without the box or the dollar signs around it; empty where nothing else is there."""
+    bare = (last_boxed(answer) or "").strip() if has_box(answer) else answer.strip()
+    if not bare.strip("$ "):
+        return ""
     for mark in ("$$", "$"):
-        if len(bare) > 2 * len(mark) and bare.startswith(mark) and bare.endswith(mark):
+        if bare.startswith(mark) and bare.endswith(mark):
             inside = bare[len(mark) : -len(mark)]
             if "$" not in inside:
                 return inside.strip()
