@@ -151,6 +151,11 @@ def test_a_setting_of_another_method_is_an_error_that_says_whose_it_is():
             "policy.threads=99999999999999999999",
             "policy.threads = 99999999999999999999: expected an integer of at most",
         ),
+        (f"policy.threads={'9' * 5000}", "is not a TOML value: an integer has too many digits"),
+        (f"policy.threads=0x{'f' * 5000}", "policy.threads = an integer of 20000 bits: expected an integer of at most"),
+        ("policy.threads=1000000000000", "policy.threads = 1000000000000: expected less than or equal to 1024"),
+        ("method.std_ddof=true", "method.std_ddof = True: expected 0 or 1"),
+        ("method.std_ddof=1.0", "method.std_ddof = 1.0: expected 0 or 1"),
         ("policy.path=2026-01-01", "policy.path = 2026-01-01: expected text in quotes"),
         ('output="a\\u0000"', "output = 'a\\x00': expected text without NUL"),
     ],
@@ -203,7 +208,13 @@ def test_an_error_in_a_file_names_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"), [(b"[training\n", "is not TOML"), (b"\xff\xfe", "is not UTF-8 text"), (None, "be read")]
+    ("content", "expected"),
+    [
+        (b"[training\n", "is not TOML"),
+        (b"[training]\nupdates = " + b"9" * 5000, "is not TOML: an integer has too many digits"),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (None, "be read"),
+    ],
 )
 def test_a_file_that_cannot_be_used_is_named(content, expected, tmp_path):
     path = tmp_path / "run.toml"

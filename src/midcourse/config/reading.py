@@ -21,6 +21,7 @@ from midcourse.config.schema import (
     TOP_FIELDS,
     RunConfig,
     known_keys,
+    literal_options,
     nested_class,
     nested_tables,
     register_all,
@@ -59,6 +60,8 @@ FOREIGN_NAMES: Mapping[str, str] = {
     "model_name_or_path": "path",
     "output_dir": "output",
 }
+
+TOO_LONG = "an integer has too many digits, expected one of at most 64 bits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from error
+    except ValueError as error:  # Python's own, of decimal numbers
+        raise ConfigError(f"{path}: is not TOML: {TOO_LONG}") from error
 
 
 def _apply(values: dict[str, Any], override: str) -> str:
@@ -218,6 +223,8 @@ def _parse_value(key: str, text: str) -> Any:
     except tomllib.TOMLDecodeError:
         if re.fullmatch(r"[\w./:@+~ -]+", text):
             return text  # a bare word
+    except ValueError as error:  # Python's own, of decimal numbers
+        raise ConfigError(f"--set {key}: is not a TOML value: {TOO_LONG}") from error
     raise ConfigError(f"--set {key}: {text!r} is not a TOML value; quote text that holds other characters than words")
 
 
@@ -255,7 +262,7 @@ def _reject_foreign_values(value: Any, origin: _Origin, key: str = "") -> None:
     Raises:
         ConfigError: there is one; the message names its key.
     """
-    expected = ""
+    expected, shown = "", ""
     if isinstance(value, Mapping):
         for name, item in value.items():
             _reject_foreign_values(item, origin, f"{key}.{name}" if key else name)
@@ -263,13 +270,13 @@ def _reject_foreign_values(value: Any, origin: _Origin, key: str = "") -> None:
         for item in value:
             _reject_foreign_values(item, origin, key)
     elif isinstance(value, date | time):  # a datetime is a date
-        expected = "text in quotes, or a number; no setting is a date or time"
+        expected, shown = "text in quotes, or a number; no setting is a date or time", str(value)
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         expected = "an integer of at most 64 bits"
+        shown = str(value) if value.bit_length() < 256 else f"an integer of {value.bit_length()} bits"
     elif isinstance(value, str) and "\0" in value:
-        expected = "text without NUL characters"
+        expected, shown = "text without NUL characters", repr(value)
     if expected:
-        shown = repr(value) if isinstance(value, int | str) else str(value)
         raise ConfigError(f"{origin.of(key)} = {shown}: expected {expected}")
 
 
@@ -334,7 +341,20 @@ def _without_none_words(section_class: type[BaseModel], given: Mapping[str, Any]
     return plain
 
 
+def _check_literals(section_class: type[BaseModel], given: Mapping[str, Any], section: str, origin: _Origin) -> None:
+    """Refuse `true` and `1.0` where a setting is 0 or 1: strict checking lets pass what is equal to one of them."""
+    for name, value in given.items():
+        key, nested = f"{section}.{name}", nested_class(section_class, name)
+        if nested is not None and isinstance(value, Mapping):
+            _check_literals(nested, value, key, origin)
+        options = literal_options(section_class.model_fields[name].annotation)
+        numbers = [option for option in options if isinstance(option, int)]
+        if any(value == number and type(value) is not type(number) for number in numbers):
+            raise ConfigError(f"{origin.of(key)} = {value!r}: expected {' or '.join(map(repr, options))}")
+
+
 def _validate(section_class: type[BaseModel], given: Mapping[str, Any], section: str, origin: _Origin) -> BaseModel:
+    _check_literals(section_class, given, section, origin)
     # Through JSON, because strict checking of JSON takes lists for tuples and text for enums, and no more than that.
     text = json.dumps(_without_none_words(section_class, given), default=str)
     try:

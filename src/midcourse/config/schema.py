@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
 
@@ -119,6 +119,13 @@ def nested_class(section_class: type[BaseModel], name: str) -> type[BaseModel] |
     parts = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
     kinds = [part for part in parts if part is not NoneType]
     return kinds[0] if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], BaseModel) else None
+
+
+def literal_options(annotation: Any) -> tuple[Any, ...]:
+    """Return the values that a field's annotation lists, those within a union too; none where it lists none."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(option for part in get_args(annotation) for option in literal_options(part))
 
 
 def nested_tables(section: BaseModel, path: str) -> Iterator[tuple[str, BaseModel]]:

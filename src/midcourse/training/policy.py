@@ -60,7 +60,7 @@ class PolicyConfig(BaseModel):
     """Of weights. bfloat16 ones are trained through a float32 copy; moments and adapters are float32 always."""
     bf16_autocast: bool = False
     """Run the trainer's matrix products in bfloat16 while weights and log-softmax stay float32."""
-    threads: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1, le=1024)
     """CPU threads of torch. Another number may change last bits."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them."""
