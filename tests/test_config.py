@@ -345,6 +345,24 @@ def test_every_setting_that_may_change_on_resume_is_one():
     assert [pattern for pattern in FREE_ON_RESUME if not any(fnmatchcase(key, pattern) for key in keys)] == []
 
 
+@pytest.mark.parametrize(
+    ("environment", "key"),
+    [
+        ("code", "sandbox.wall_seconds"),
+        ("toolqa", "sandbox.wall_seconds"),
+        ("agentbench_os", "machine.command_seconds"),
+        ("agentbench_db", "statement_seconds"),
+    ],
+)
+def test_what_a_turn_runs_must_end_before_the_environment_is_given_up(environment, key):
+    times = [f"environment.{key}=20", "rollout.environment_timeout_seconds=20"]
+    expected = rf"--set environment\.{key} = 20\.0: expected less than rollout\.environment_timeout_seconds = 20\.0"
+    chat = ["policy.path=some", "policy.chat=chatml"]
+    with pytest.raises(ConfigError, match=expected):
+        load_config(None, [f"environment.name={environment}", *chat, *times])
+    load_config(None, [f"environment.name={environment}", *chat, *times, f"environment.{key}=19.9"])
+
+
 def test_the_compact_chat_goes_with_the_nano_profile_alone():
     with pytest.raises(ConfigError, match=r"environment\.profile = 'full'"):
         load_config(None, ["environment.profile=full"])

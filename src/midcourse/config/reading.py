@@ -28,9 +28,11 @@ from midcourse.config.schema import (
     section_classes,
     section_keys,
 )
+from midcourse.environments.base import LimitsTurns
 from midcourse.errors import ConfigError
 from midcourse.interventions.judge import JudgeConfig
 from midcourse.interventions.roles import RolesConfig
+from midcourse.rollout.limits import RolloutConfig
 from midcourse.training.policy import PolicyConfig
 
 # Names that other trainers use for the same thing. Not accepted: the error says the name that is.
@@ -119,6 +121,7 @@ def build_config(values: Mapping[str, Any], origin: _Origin | None = None) -> Ru
         own = {key: value for key, value in given.items() if section not in NAMED_SECTIONS or key != "name"}
         sections[section] = _validate(section_class, own, section, origin)
     _check_profile(sections["policy"], sections["environment"])
+    _check_times(sections["rollout"], sections["environment"], origin)
     role_engines = _role_engines(values.get("role_engines", {}), sections["method"], origin)
     top = {key: values[key] for key in TOP_FIELDS if key in values}
     try:
@@ -151,6 +154,18 @@ def _check_profile(policy: PolicyConfig, environment: BaseModel) -> None:
             f'environment.profile = {profile!r}: policy.chat "compact" can express the nano profile alone; '
             f'{nano}another policy.path with policy.chat = "chatml" or "template"'
         )
+
+
+def _check_times(rollout: RolloutConfig, environment: BaseModel, origin: _Origin) -> None:
+    """Check that what a turn runs is ended before the environment is given up, which would be a failed rollout."""
+    limits = environment.turn_limits if isinstance(environment, LimitsTurns) else {}
+    for name, seconds in limits.items():
+        if seconds >= rollout.environment_timeout_seconds:
+            raise ConfigError(
+                f"{origin.of('environment.' + name)} = {seconds}: expected less than "
+                f"rollout.environment_timeout_seconds = {rollout.environment_timeout_seconds}, so that what runs for "
+                "too long is ended and told the policy, and is no failed rollout"
+            )
 
 
 def _role_engines(given: Any, method: BaseModel, origin: _Origin) -> Mapping[str, BaseModel]:

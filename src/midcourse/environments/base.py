@@ -118,4 +118,14 @@ class EnvironmentConfig(Protocol):
         ...
 
 
+@runtime_checkable
+class LimitsTurns(Protocol):
+    """Settings of an environment that ends what a turn runs, and says so, before it is given up itself."""
+
+    @property
+    def turn_limits(self) -> Mapping[str, float]:
+        """Setting, by its key below [environment] -> seconds after which what a turn runs is ended."""
+        ...
+
+
 ENVIRONMENTS: Registry[Any] = Registry("environment")

@@ -19,7 +19,7 @@ class RolloutConfig(BaseModel):
     max_turns: int | None = Field(default=None, ge=1)
     """Most turns; none takes the environment's own limit."""
     environment_timeout_seconds: float = Field(default=30.0, gt=0)
-    """Longest wait for one answer of the environment."""
+    """Longest wait for one answer of the environment; more than the longest that it lets a turn's code run."""
     rollout_timeout_seconds: float = Field(default=600.0, gt=0)
     """Longest wall clock of one rollout."""
     groups_per_wave: int = Field(default=8, ge=1)

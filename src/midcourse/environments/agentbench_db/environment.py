@@ -86,6 +86,11 @@ class AgentBenchDBConfig(BaseModel):
             raise ValueError('backend "server" needs environment.server.url')
         return self
 
+    @property
+    def turn_limits(self) -> Mapping[str, float]:
+        """Setting -> seconds after which what a turn runs is ended."""
+        return {"statement_seconds": self.statement_seconds}
+
     def build(self) -> "AgentBenchDBEnvironment":
         """Return the environment, its server tried.
 

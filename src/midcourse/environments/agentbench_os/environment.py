@@ -35,6 +35,11 @@ class AgentBenchOSConfig(BaseModel):
     machine: MachineConfig = Field(default_factory=MachineConfig)
     """The system of an episode."""
 
+    @property
+    def turn_limits(self) -> Mapping[str, float]:
+        """Setting -> seconds after which what a turn runs is ended."""
+        return {"machine.command_seconds": self.machine.command_seconds}
+
     def build(self) -> "AgentBenchOSEnvironment":
         """Return the environment, a system tried.
 

@@ -95,6 +95,11 @@ class CodeConfig(BaseModel):
     sandbox: SandboxConfig = Field(default_factory=SandboxConfig)
     """Where answers run."""
 
+    @property
+    def turn_limits(self) -> Mapping[str, float]:
+        """Setting -> seconds after which what a turn runs is ended."""
+        return {"sandbox.wall_seconds": self.sandbox.wall_seconds}
+
     def build(self) -> "CodeEnvironment":
         """Return the environment.
 

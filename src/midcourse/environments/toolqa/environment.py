@@ -119,6 +119,11 @@ class ToolQAConfig(BaseModel):
     sandbox: InterpreterSandboxConfig = Field(default_factory=InterpreterSandboxConfig)
     """Where code runs."""
 
+    @property
+    def turn_limits(self) -> Mapping[str, float]:
+        """Setting -> seconds after which what a turn runs is ended."""
+        return {"sandbox.wall_seconds": self.sandbox.wall_seconds}
+
     def build(self) -> "ToolQAEnvironment":
         """Return the environment, its interpreter tried.
 
