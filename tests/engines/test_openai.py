@@ -1,4 +1,5 @@
 import asyncio
+import gzip
 import json
 import threading
 import time
@@ -7,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from midcourse.engines.base import ENGINES
-from midcourse.engines.openai import OpenAIEngineConfig
+from midcourse.engines.openai import MOST_BYTES, OpenAIEngineConfig
 from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
 
 SCHEMA = {"type": "object", "properties": {"valid": {"type": "boolean"}}}
@@ -40,10 +41,11 @@ class Server:
                     outer.in_flight -= 1
                 try:
                     self.send_response(status)
-                    for name, value in {**headers, "Content-Length": str(len(text))}.items():
+                    content = text if isinstance(text, bytes) else text.encode()
+                    for name, value in {**headers, "Content-Length": str(len(content))}.items():
                         self.send_header(name, value)
                     self.end_headers()
-                    self.wfile.write(text.encode())
+                    self.wfile.write(content)
                 except ConnectionError:
                     pass  # the client has given up
 
@@ -62,6 +64,10 @@ class Server:
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
+
+
+def sent_header(server: Server, name: str) -> str:
+    return next(value for key, value in server.headers[0].items() if key.lower() == name.lower())
 
 
 def ask(url: str, *, times: int = 1, schema=None, **settings):
@@ -128,6 +134,22 @@ def test_a_refusal_is_not_tried_again():
     with Server([(401, "bad key", {}, 0)]) as server, pytest.raises(EngineError, match="status 401: bad key"):
         ask(server.url)
     assert len(server.requests) == 1
+
+
+def test_a_compressed_answer_is_refused_unread_since_it_may_unpack_to_any_size():
+    bomb = gzip.compress(reply(" " * (1 << 22)).encode())
+    with Server([(200, bomb, {"Content-Encoding": "gzip"}, 0)]) as server:
+        with pytest.raises(EngineError, match=f"{server.url}: status 200: the answer is compressed by 'gzip'"):
+            ask(server.url)
+        assert sent_header(server, "Accept-Encoding") == "identity"
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_answer_is_read_up_to_a_bound(status):
+    expected = pytest.raises(EngineError, match=f"status {status}: the answer is longer than {MOST_BYTES} bytes")
+    with Server([(status, reply(" " * MOST_BYTES), {}, 0)]) as server, expected:
+        ask(server.url)
 
 
 def test_a_server_that_is_down_is_an_engine_error():
