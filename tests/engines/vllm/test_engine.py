@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from tests.engines.vllm.test_weights import ServedModel
 from midcourse.engines.base import Feature, SamplingParams
 from midcourse.engines.vllm.client import Answer
 from midcourse.engines.vllm.config import VllmEngineConfig
-from midcourse.engines.vllm.engine import VllmEngine, _entropy_bound, _entropy_bounds
-from midcourse.errors import EngineError, PromptTooLongError
+from midcourse.engines.vllm.engine import VllmEngine, _entropy_bound, _entropy_bounds, _started_as
+from midcourse.errors import ConfigError, EngineError, PromptTooLongError
 
 PROMPT = [3, 7, 1, 12]
 NUCLEUS = 5  # tokens that the server's top-k leaves
@@ -263,3 +264,18 @@ def test_a_closed_engine_asks_nobody(run_engine):
             await engine.sample(PROMPT, SamplingParams(max_tokens=5))
 
     run_engine(work)
+
+
+def with_adapter(**adapter):
+    return SimpleNamespace(peft_config={"default": SimpleNamespace(**adapter)})
+
+
+def test_a_server_is_started_for_the_largest_rank_of_the_adapters_layers():
+    model = with_adapter(r=4, rank_pattern={"down_proj": 6})
+    assert _started_as(model, VllmEngineConfig(), knows_text=False).max_lora_rank == 6
+
+
+def test_a_rank_above_all_that_vllm_loads_is_named():
+    model = with_adapter(r=513, rank_pattern={})
+    with pytest.raises(ConfigError, match=r"the adapter's rank = 513: expected at most 512"):
+        _started_as(model, VllmEngineConfig(), knows_text=False)

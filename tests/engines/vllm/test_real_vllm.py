@@ -200,7 +200,7 @@ def test_an_adapter_is_loaded_in_place(runner, start_real, small_qwen3, tmp_path
     model.save_pretrained(tmp_path / "base")
     adapter = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
     adapted = peft.get_peft_model(model, adapter).eval()
-    server = start_real(model=tmp_path / "base", max_lora_rank=8)
+    server = start_real(model=tmp_path / "base", max_lora_rank=4)
     sync = WeightSync(server, seconds=SECONDS)
     for version in (1, 2):
         with torch.no_grad():

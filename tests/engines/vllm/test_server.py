@@ -59,7 +59,7 @@ def _soon(condition) -> bool:
 
 def test_a_server_is_started_asked_and_ended_with_all_its_parts(make_server, tmp_path):
     async def run():
-        server = make_server(context_length=128, max_lora_rank=8)
+        server = make_server(context_length=128, max_lora_rank=4)
         await server.ready()
         about = _about(server.url)
         assert all(_is_alive(pid) for pid in about["pids"])

@@ -24,7 +24,7 @@ from midcourse.engines.transformers import TransformersEngine
 from midcourse.engines.vllm.client import TOP_LOGPROBS, Answer, VllmClient
 from midcourse.engines.vllm.config import VllmEngineConfig
 from midcourse.engines.vllm.features import check_server
-from midcourse.engines.vllm.own_server import OwnServer, OwnServerConfig
+from midcourse.engines.vllm.own_server import LORA_RANKS, OwnServer, OwnServerConfig
 from midcourse.engines.vllm.server import SERVED_MODEL, GivenServer, Server
 from midcourse.engines.vllm.weight_folder import num_bytes
 from midcourse.engines.vllm.weights import WeightSync
@@ -302,7 +302,11 @@ def _started_as(model: Any, config: VllmEngineConfig, *, knows_text: bool) -> Ow
         "nccl": chosen.nccl or config.weight_sync == "nccl",
     }
     if hasattr(model, "peft_config"):
-        rank = max(adapter.r for adapter in model.peft_config.values())
+        rank = max(max([adapter.r, *adapter.rank_pattern.values()]) for adapter in model.peft_config.values())
+        if rank > LORA_RANKS[-1]:
+            raise ConfigError(
+                f"the adapter's rank = {rank}: expected at most {LORA_RANKS[-1]}, the most that vLLM loads"
+            )
         changes["max_lora_rank"] = max(chosen.max_lora_rank, rank)
     return chosen.model_copy(update=changes)
 

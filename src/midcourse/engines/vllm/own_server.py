@@ -5,6 +5,7 @@ stands between, so that a server and all its parts end with the process that sta
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -29,13 +30,15 @@ from midcourse.engines.vllm.own_server_place import (
     memory_folder,
     remove_folders,
 )
-from midcourse.engines.vllm.server import HEALTH_POLL_SECONDS, SERVED_MODEL, Prepare, is_healthy
-from midcourse.engines.vllm.server_log import errors_and_log, last_errors, text_of
+from midcourse.engines.vllm.server import HEALTH_POLL_SECONDS, SERVED_MODEL, Prepare, ServerGoneError, is_healthy
+from midcourse.engines.vllm.server_log import errors_and_log, text_of
 from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
 from midcourse.training.launch import without_torchrun
 
 EXTENSION_FOLDER = Path(__file__).parent / "worker"
 EXTENSION_CLASS = "midcourse_extension.Extension"
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Every largest rank that vLLM can be started with; adapters of lesser rank load too."""
 PORT_ATTEMPTS = 5
 CHECK_SECONDS = 120.0
 """Longest wait for the interpreter's word on whether it has vLLM."""
@@ -69,8 +72,8 @@ class OwnServerConfig(BaseModel):
     """Of its weights; auto: that of the checkpoint, where vLLM itself would take 16 bits for one in float32."""
     context_length: int | None = Field(default=None, ge=2)
     """Most tokens of prompt and completion together; none: the model's own limit."""
-    max_lora_rank: int = Field(default=0, ge=0)
-    """Largest rank of an adapter that it can load; 0: it takes none."""
+    max_lora_rank: int = Field(default=0, ge=0, le=LORA_RANKS[-1])
+    """Largest rank of an adapter that it can load, rounded up to one that vLLM knows; 0: it takes none."""
     nccl: bool = False
     """Whether it can take weights over NCCL."""
     arguments: tuple[str, ...] = ()
@@ -173,12 +176,15 @@ class OwnServer:
                 raise EngineError("the vLLM server does not run: it was not started, or has been stopped")
             if await self._answers():
                 return False
-            errors = last_errors(self.log)
-            await self._end()
-            self._count_restart(errors)
-            self._is_started = False
-            await self._start()
-            return True
+            while True:
+                self._count_restart()
+                await self._end()
+                self._is_started = False
+                # It may be killed again before it is ready, or its predecessor's memory not be free yet.
+                with contextlib.suppress(ServerGoneError):
+                    await self._start()
+                    self.restarts += 1
+                    return True
 
     async def stop(self) -> None:
         """End the server, all its processes, and remove its folder."""
@@ -258,7 +264,7 @@ class OwnServer:
         if config.context_length is not None:
             arguments += ["--max-model-len", str(config.context_length)]
         if config.max_lora_rank:
-            arguments += ["--enable-lora", "--max-lora-rank", str(config.max_lora_rank)]
+            arguments += ["--enable-lora", "--max-lora-rank", str(_lora_rank(config.max_lora_rank))]
         if self._is_on_cpu:
             # A prompt that is computed in two steps, of a request with a seed, kills vLLM 0.32 on a CPU.
             arguments += ["--no-enable-chunked-prefill"]
@@ -287,7 +293,7 @@ class OwnServer:
         async with httpx.AsyncClient(base_url=self.url, trust_env=False) as client:
             while not await is_healthy(client, self.config.health_seconds):
                 if self._process.poll() is not None:
-                    raise EngineError(
+                    raise ServerGoneError(
                         f"the vLLM server ended with status {self._process.returncode} before it answered"
                         f"{errors_and_log(self.log, start_of_log)}"
                     )
@@ -318,14 +324,17 @@ class OwnServer:
         # Nothing is left unless the keeper was killed.
         await asyncio.to_thread(keeper.end_members, process.pid, stop_seconds=0, memory=self._memory)
 
-    def _count_restart(self, errors: str) -> None:
+    def _count_restart(self) -> None:
         now, window = time.monotonic(), 60 * self.config.restart_minutes
         while self._restarted_at and self._restarted_at[0] < now - window:
             self._restarted_at.popleft()
         if len(self._restarted_at) >= self.config.max_restarts:
             raise EngineError(
                 f"the vLLM server died again after max_restarts = {self.config.max_restarts} restarts within "
-                f"{self.config.restart_minutes:g} minutes; log: {self.log}{errors}"
+                f"{self.config.restart_minutes:g} minutes{errors_and_log(self.log)}"
             )
         self._restarted_at.append(now)
-        self.restarts += 1
+
+
+def _lora_rank(rank: int) -> int:
+    return next(known for known in LORA_RANKS if known >= rank)
