@@ -1,11 +1,13 @@
 """The control routes of a vLLM server in development mode: pausing, weights, versions, caches. Requests: client.py."""
 
+import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
-from midcourse.engines.vllm.server import Server
+from midcourse.engines.vllm.server import Server, ServerGoneError
 from midcourse.errors import EngineError, EngineTimeoutError
 
 EXCERPT_CHARACTERS = 500
@@ -14,13 +16,17 @@ EXCERPT_CHARACTERS = 500
 class Routes:
     """Calls one server, wherever it is at the time of the call.
 
-    Every call raises httpx.TransportError where the server does not answer at all (it may have died),
-    EngineTimeoutError where it takes longer than `seconds`, and EngineError where it refuses.
+    Every call raises ServerGoneError where the connection breaks (the server may have died), EngineTimeoutError where
+    it takes longer than `seconds`, and EngineError where it refuses.
     """
 
     def __init__(self, server: Server, *, seconds: float) -> None:
         self._server = server
         self._seconds = seconds
+        # A client costs more than a call. No connection is kept: one that ended unseen would look like a dead server.
+        self._http = httpx.AsyncClient(
+            timeout=None, trust_env=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        )
 
     async def post(self, path: str, body: Mapping[str, Any] | None = None, **query: str) -> Any:
         """Return the reply's JSON; none where it has none."""
@@ -38,16 +44,24 @@ class Routes:
             raise EngineError(f"{self._server.url}/collective_rpc {method}: no answers of workers in {answer!r}")
         return results
 
+    async def close(self) -> None:
+        """Ask no more."""
+        await self._http.aclose()
+
     async def _call(self, kind: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, str]) -> Any:
         where = f"{self._server.url}{path}"
-        async with httpx.AsyncClient(base_url=self._server.url, timeout=self._seconds, trust_env=False) as client:
-            try:
-                reply = await client.request(kind, path, json=body, params=dict(query))
-            except httpx.ReadTimeout as error:
-                raise EngineTimeoutError(f"{where}: no answer within {self._seconds:g} s") from error
-        if not reply.is_success:
-            raise EngineError(f"{where}: status {reply.status_code}: {reply.text[:EXCERPT_CHARACTERS]}")
         try:
-            return reply.json() if reply.content else None
-        except ValueError:  # some routes answer in words
+            # httpx bounds each read; a server that trickles would pass that for ever.
+            async with asyncio.timeout(self._seconds):
+                reply = await self._http.request(kind, where, json=body, params=dict(query))
+        except TimeoutError as error:
+            raise EngineTimeoutError(f"{where}: no answer within {self._seconds:g} s") from error
+        except httpx.HTTPError as error:
+            raise ServerGoneError(f"{where}: {error!r}") from error
+        if not reply.is_success:
+            said = reply.content.decode(errors="replace")[:EXCERPT_CHARACTERS]
+            raise EngineError(f"{where}: status {reply.status_code}: {said}")
+        try:
+            return json.loads(reply.content)
+        except (ValueError, RecursionError):  # some routes answer in words, or not at all
             return None

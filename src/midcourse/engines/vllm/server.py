@@ -9,13 +9,17 @@ from typing import Protocol
 import httpx
 from pydantic import BaseModel, ConfigDict, Field
 
-from midcourse.errors import EngineTimeoutError
+from midcourse.errors import EngineError, EngineTimeoutError
 
 SERVED_MODEL = "policy"
 """The name by which requests to a server of ours ask for its model."""
 HEALTH_POLL_SECONDS = 0.5
 
 Prepare = Callable[[], Awaitable[None]]
+
+
+class ServerGoneError(EngineError):
+    """The server ended, or broke the connection off."""
 
 
 class Server(Protocol):
@@ -26,6 +30,7 @@ class Server(Protocol):
     prepare: Prepare | None
     """Awaited after every start, before anyone is told that the server is ready."""
     restarts: int
+    """How often it came back."""
 
     @property
     def folder(self) -> Path | None:

@@ -26,6 +26,6 @@ def last_errors(log: Path, start: int = 0) -> str:
     return "".join(f"\n  {line}" for line in list(dict.fromkeys(found or lines))[-ERROR_LINES:])
 
 
-def errors_and_log(log: Path, start: int) -> str:
+def errors_and_log(log: Path, start: int = 0) -> str:
     """Return the end of an error message: where the log is and what it says last."""
     return f"; log: {log}{last_errors(log, start) or ' (empty)'}"

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import httpx
-
 from midcourse.engines.vllm.nccl import NcclSender, open_sender
 from midcourse.engines.vllm.probe import (
     Agreement,
@@ -168,6 +166,7 @@ class WeightSync:
             self._sender.close()
         if self._folder is not None:
             self._folder.close()
+        await self._routes.close()
 
     def _way(self, model: Any) -> How:
         has_adapter = hasattr(model, "peft_config")
@@ -188,7 +187,7 @@ class WeightSync:
             await self._load()
             await self._routes.post("/resume")
             await self.probe()
-        except (httpx.TransportError, EngineError) as error:
+        except EngineError as error:
             # A server that died in between comes back with the weights, probed; one that lives has refused.
             if not await self._server.revive():
                 raise EngineError(f"new weights did not get to the vLLM server: {error}") from error
@@ -196,6 +195,8 @@ class WeightSync:
     async def _restore(self) -> None:
         """Give a server that has just started the weights that were pushed last."""
         pushed = self._pushed
+        if not self._server.loads_at_start:
+            await self._routes.post("/resume")  # a run that was killed in an update leaves it paused
         if pushed is None:
             return
         self._sender = None  # its group ended with the server
