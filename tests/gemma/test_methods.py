@@ -1,4 +1,4 @@
-"""RTI, MInTRL and RAIL on a real model, from rollouts to a checkpoint: two updates each, few tokens.
+"""RTI, MInTRL and RAIL on a real model, from rollouts to a checkpoint: two updates each, few tokens, on either engine.
 
 The model is a base model of 270 M parameters: it calls no tools, solves nothing, and its verdicts as a role or a judge
 are mostly unreadable. That must be counted, and no run may fail for it.
@@ -8,6 +8,8 @@ import asyncio
 import math
 
 import pytest
+from tests.engines.vllm.conftest import ONE_THREAD
+from tests.engines.vllm.conftest import PYTHON as VLLM_PYTHON
 
 from midcourse.assembly import train_run
 from midcourse.config import build_config, register_all
@@ -34,8 +36,19 @@ METHODS = {
     "rail": ("table_world", {"initial_rollouts": 2, "rollout_budget": 4, "shadow_anchors": 1}),
 }
 
+SERVER = {
+    "python": VLLM_PYTHON or "",
+    "context_length": 2048,
+    "arguments": ["--enforce-eager"],
+    "environment": ONE_THREAD,
+}
+ENGINES = {
+    "transformers": {"name": "transformers", "context_length": 2048},
+    "vllm": {"name": "vllm", "server": SERVER, "entropies": "trainer", "trainer_pass": {"context_length": 2048}},
+}
 
-def run(method: str, policy, folder):
+
+def run(method: str, engine: str, policy, folder):
     environment, settings = METHODS[method]
     register_all()
     config = build_config(
@@ -43,7 +56,7 @@ def run(method: str, policy, folder):
             "output": str(folder),
             "environment": {"name": environment},
             "policy": {**policy, "logprob_chunk_tokens": 128, "lora": {"rank": 4}},
-            "engine": {"name": "transformers", "context_length": 2048},
+            "engine": ENGINES[engine],
             "rollout": {"max_turn_tokens": 8, "max_turns": 2},
             "method": {"name": method, **settings},
             "training": {"updates": 2, "tasks_per_update": 1, "learning_rate": 1e-4, "micro_batch_tokens": 1024},
@@ -59,10 +72,17 @@ def counted(metrics, beginning: str) -> float:
     return sum(value for name, value in metrics.items() if name.startswith(beginning))
 
 
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "transformers",
+        pytest.param("vllm", marks=pytest.mark.skipif(not VLLM_PYTHON, reason="no vLLM: set MIDCOURSE_VLLM_PYTHON")),
+    ],
+)
 @pytest.mark.parametrize("method", METHODS)
-def test_two_updates_end_with_finite_numbers_and_a_checkpoint(method, gemma_settings, tmp_path):
+def test_two_updates_end_with_finite_numbers_and_a_checkpoint(method, engine, gemma_settings, tmp_path):
     folder = tmp_path / "run"
-    updates = run(method, gemma_settings, folder)
+    updates = run(method, engine, gemma_settings, folder)
     assert [metrics["update"] for metrics in updates] == [1, 2]
     for metrics in updates:
         assert all(math.isfinite(value) for value in metrics.values())
