@@ -4,6 +4,7 @@ Torch is imported where the policy is loaded, so that a wrong setting is told be
 """
 
 import asyncio
+import logging
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -59,7 +60,13 @@ FAILURE_METRICS: Mapping[str, str] = {
     "readings of the policy": "intervention/states_failed",
 }
 """What a run goes on without, and so must tell: kind -> metric that counts it in an update."""
+WORDS_TRIED = 32
+"""Tasks whose queries are read before a run, for words that the policy does not know."""
+MOST_UNKNOWN = 0.1
+"""Share of unknown tokens in queries above which no run begins. In the worlds of the built-in policies it is 0."""
 _STEP = re.compile(r"step_\d+")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +113,7 @@ async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
     method = cast(MethodConfig, config.method).build()
     environment = cast(EnvironmentConfig, config.environment).build()
     policy = load_policy(config.policy)
+    _check_words(config, policy.chat, environment)
     engine = cast(EngineConfig, config.engine).build(policy.model, tokenizer=policy.tokenizer)
     _check_lengths(config, engine.context_length)
     role_engines: dict[str, TextEngine] = {role: chosen.build() for role, chosen in config.role_engines.items()}
@@ -140,6 +148,36 @@ def _check_features(config: RunConfig) -> None:
             f"{config.name_of('method')!r} needs them: expected {expected + ', or ' if expected else ''}"
             'engine.name = "transformers"'
         )
+
+
+def _check_words(config: RunConfig, chat: ChatFormat, environment: Environment) -> None:
+    """Check that the policy knows the words of its world: a built-in one reads every other as the same token."""
+    if chat.unknown_id is None:
+        return
+    token_ids = [token_id for task in _first_tasks(config, environment) for token_id in chat.encode(task.query)]
+    share = token_ids.count(chat.unknown_id) / max(1, len(token_ids))
+    told = (
+        f"policy.chat = {config.policy.chat!r}: this policy does not know {share:.1%} of the words in queries of "
+        f"environment.name = {config.name_of('environment')!r}"
+    )
+    if share > MOST_UNKNOWN:
+        raise ConfigError(
+            f"{told}: expected environment.name = {BUILT_IN_CHAT[config.policy.chat].environment!r}, or another "
+            'policy.path with policy.chat = "chatml" or "template"'
+        )
+    if share:
+        logger.warning("%s; all of them are the same token to it", told)
+
+
+def _first_tasks(config: RunConfig, environment: Environment) -> Sequence[Task]:
+    """Return the first tasks of the first split that there is; which ones a run uses is checked where it does."""
+    for split in ("train", *config.evaluation.splits):
+        try:
+            if tasks := environment.tasks(split)[:WORDS_TRIED]:
+                return tasks
+        except ConfigError:
+            continue
+    return ()
 
 
 def _speaker_settings(config: RunConfig) -> SpeakerConfig | None:

@@ -173,6 +173,7 @@ class LetterChat:
     """One token a character, `.` ends a turn: for rollouts without a tokenizer."""
 
     prompt_style = "nano"
+    unknown_id = None
     stop_ids = (ord("."),)
 
     def encode(self, text: str) -> list[int]:

@@ -29,6 +29,7 @@ class LetterChat:
     """Chat format whose tokens are code points."""
 
     prompt_style = "standard"
+    unknown_id = None
 
     stop_ids: Sequence[int] = (STOP,)
 

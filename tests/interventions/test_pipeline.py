@@ -74,6 +74,18 @@ def test_a_correction_that_no_turn_of_the_policy_can_hold_keeps_the_draft():
     assert decision.record.outcome is InterventionOutcome.CORRECTOR_UNREADABLE
 
 
+@pytest.mark.parametrize("character", ["+", "?"])
+def test_a_correction_that_the_vocabulary_does_not_hold_keeps_the_draft(character):
+    class ClosedChat(LetterChat):
+        unknown_id = ord(character)
+
+    pipeline, _ = make_pipeline(replace(make_tools(make_engine({})), chat=ClosedChat()))
+    decision = asyncio.run(pipeline(make_step()))
+    is_held = character == "?"  # BETTER writes a call, with +
+    expected = InterventionOutcome.ACCEPTED if is_held else InterventionOutcome.CORRECTOR_UNREADABLE
+    assert decision.record.outcome is expected
+
+
 def test_an_accepted_correction_is_scored_at_one_for_the_gate_and_at_the_base_temperature_for_the_ratio():
     # The rollout prompt gives -1.0 a token, the longer one with the feedback -0.9: weights exp(0.1).
     def logprobs(prompt_ids, continuation_ids):

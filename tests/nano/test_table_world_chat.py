@@ -60,13 +60,13 @@ def test_an_answer_is_a_word_and_a_value():
     token_ids = CHAT.render(turn)
     assert pieces(token_ids) == ["answer", "34", "<|end|>"]
     assert CHAT.parse(token_ids) == turn
-    nothing = CHAT.parse(CHAT.encode("answer<|end|>"))
+    nothing = CHAT.parse(CHAT.tokenizer.encode_marked("answer<|end|>"))
     assert nothing.tool_calls == (ToolCall("answer_action", {"answer": ""}),)
 
 
 def test_an_empty_turn_is_named_and_any_other_text_is_a_statement():
     assert CHAT.parse([CHAT.stop_ids[0]]).parse_error == "a turn is a statement, or answer and a value"
-    assert CHAT.parse(CHAT.encode("stock stock<|end|>")) == sql("stock stock")
+    assert CHAT.parse(CHAT.tokenizer.encode_marked("stock stock<|end|>")) == sql("stock stock")
 
 
 def test_results_are_shown_as_they_are_and_errors_as_one_word():

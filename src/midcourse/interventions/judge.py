@@ -147,11 +147,14 @@ class ScriptedJudge:
 
 
 def encoded_correction(chat: ChatFormat, text: str, *, is_ended: bool, max_tokens: int) -> Correction | None:
-    """Return text as a correction of at most `max_tokens` tokens, stop token included; None where nothing is left.
+    """Return text as a correction of at most `max_tokens` tokens, stop token included.
 
-    It ends the turn only if the stop token still fits behind all of it.
+    It ends the turn only if the stop token still fits behind all of it. None where nothing is left, or where the
+    policy's vocabulary does not hold the text.
     """
     token_ids = chat.encode(text)
+    if chat.unknown_id in token_ids:
+        return None
     if is_ended and len(token_ids) < max_tokens:
         return Correction(token_ids=(*token_ids, chat.stop_ids[0]), is_ended=True)
     return Correction(token_ids=tuple(token_ids[:max_tokens])) if token_ids else None

@@ -89,7 +89,8 @@ class InterventionPipeline:
             return _keep(InterventionOutcome.CORRECTOR_UNREADABLE, record)  # no turn of the policy's can hold it
         corrected = self._chat.parse(corrected_ids, tools=self._environment.tools)
         record |= {"corrected_ids": corrected_ids, **_size("corrected", corrected)}
-        if corrected.parse_error is not None or len(corrected.tool_calls) != len(written.tool_calls):
+        is_held = corrected.parse_error is None and self._chat.unknown_id not in corrected_ids
+        if not is_held or len(corrected.tool_calls) != len(written.tool_calls):
             # The policy's own format cannot hold it: what would be trained is not what was meant.
             return _keep(InterventionOutcome.CORRECTOR_UNREADABLE, record)
         if corrected_ids == tuple(step.draft_ids) or _says_the_same(corrected, step.draft):

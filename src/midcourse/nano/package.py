@@ -17,6 +17,7 @@ class BuiltIn(ABC):
 
     path: str
     chat: str
+    environment: str  # the world whose words it knows, by its name in the settings
     package: str  # holds weights/
     training: Mapping[str, Any]  # what its warm start sets otherwise than by default
 
@@ -51,7 +52,7 @@ class BuiltIn(ABC):
 class NavigationPolicy(BuiltIn):
     """For Navigation's nano profile."""
 
-    path, chat, package = "nano", "compact", "midcourse.nano.navigation"
+    path, chat, environment, package = "nano", "compact", "navigation", "midcourse.nano.navigation"
     training: Mapping[str, Any] = {}
 
     @property
@@ -80,7 +81,8 @@ class NavigationPolicy(BuiltIn):
 class ArithmeticPolicy(BuiltIn):
     """For arithmetic with worked steps."""
 
-    path, chat, package = "nano-arithmetic", "digits", "midcourse.nano.arithmetic"
+    path, chat, environment = "nano-arithmetic", "digits", "arithmetic"
+    package = "midcourse.nano.arithmetic"
     training: Mapping[str, Any] = {
         "context": 1024,
         "layers": 3,
@@ -113,7 +115,8 @@ class ArithmeticPolicy(BuiltIn):
 class TableWorldPolicy(BuiltIn):
     """For the table world."""
 
-    path, chat, package = "nano-table-world", "tables", "midcourse.nano.table_world"
+    path, chat, environment = "nano-table-world", "tables", "table_world"
+    package = "midcourse.nano.table_world"
     training: Mapping[str, Any] = {
         "context": 256,
         "layers": 3,

@@ -12,9 +12,14 @@ PAD, UNKNOWN = "<pad>", "<unk>"
 
 
 class ClosedTokenizer:
-    """Text <-> ids of a vocabulary that holds PAD and UNKNOWN. White space is dropped, also around tokens."""
+    """Text <-> ids of a vocabulary that holds PAD and UNKNOWN. White space is dropped, also around tokens.
 
-    def __init__(self, vocabulary: Sequence[str]) -> None:
+    Args:
+        vocabulary: the tokens.
+        marks: those of them that a chat format writes and no text of others' may hold.
+    """
+
+    def __init__(self, vocabulary: Sequence[str], *, marks: Sequence[str]) -> None:
         self.vocabulary = tuple(vocabulary)
         self.ids = {token: index for index, token in enumerate(self.vocabulary)}
         self._tokenizer = Tokenizer(WordLevel(self.ids, unk_token=UNKNOWN))
@@ -23,8 +28,15 @@ class ClosedTokenizer:
             [Split(Regex(longest_first), "isolated"), Split(Regex(r"\s+"), "removed")]
         )
 
+        self.unknown_id = self.ids[UNKNOWN]
+        self._marks = frozenset(self.ids[mark] for mark in marks)
+
     def encode(self, text: str) -> list[int]:
-        """Return ids; what the vocabulary does not hold becomes the unknown token."""
+        """Return ids; what the vocabulary does not hold becomes the unknown token, and so do marks that are spelled."""
+        return [self.unknown_id if token_id in self._marks else token_id for token_id in self.encode_marked(text)]
+
+    def encode_marked(self, text: str) -> list[int]:
+        """Return ids of text that a chat format put together: marks become tokens."""
         text = text.encode("utf-8", "replace").decode()  # half a surrogate pair, which a server can send, is no text
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 

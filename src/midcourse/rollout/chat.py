@@ -27,8 +27,16 @@ class ChatFormat(Protocol):
         """Tokens that end a turn; the turn's last token where it ended by itself."""
         ...
 
+    @property
+    def unknown_id(self) -> int | None:
+        """Token of what the vocabulary does not hold; None where it holds every text."""
+        ...
+
     def encode(self, text: str) -> list[int]:
-        """Tokenise text as plain content: special-token spellings in it do not become special tokens."""
+        """Tokenise text as plain content: special-token spellings in it do not become special tokens.
+
+        A closed vocabulary has no other way to write them: there they are unknown, as is all that it does not hold.
+        """
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:

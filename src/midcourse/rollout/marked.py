@@ -44,6 +44,7 @@ class MarkedTurns:
         self._spelled_marks = tuple(mark for mark in marks if mark not in self._marks.values())
 
     prompt_style = "standard"
+    unknown_id = None
 
     @property
     def stop_ids(self) -> Sequence[int]:

@@ -17,8 +17,10 @@ CUE = "#"
 JSON_PIECES = ('{"reason":"', '","verdict":"keep"}', '","verdict":"revise","quote":"', '"}')
 EVIDENCE_PIECES = ("Reference", "answer:", "solution:")
 
+MARKS = (PAD, UNKNOWN, USER, ASSISTANT, END, EVIDENCE, DRAFT, CHUNK, JUDGE)
+
 VOCABULARY = (
-    *(PAD, UNKNOWN, USER, ASSISTANT, END, EVIDENCE, DRAFT, CHUNK, JUDGE),
+    *MARKS,
     *ARITHMETIC_VOCABULARY,
     *JSON_PIECES,
     *EVIDENCE_PIECES,
@@ -31,13 +33,13 @@ class ArithmeticChatFormat:
     prompt_style = "nano"
 
     def __init__(self) -> None:
-        self.tokenizer = ClosedTokenizer(VOCABULARY)
-        self._end = self.tokenizer.ids[END]
-        self._generation_prompt = [self.tokenizer.ids[ASSISTANT]]
+        self.tokenizer = ClosedTokenizer(VOCABULARY, marks=MARKS)
+        self._user, self._assistant, self._end = (self.tokenizer.ids[mark] for mark in (USER, ASSISTANT, END))
         self.stop_ids = (self._end,)
+        self.unknown_id = self.tokenizer.unknown_id
 
     def encode(self, text: str) -> list[int]:
-        """Tokenise text; white space is dropped."""
+        """Tokenise text; white space is dropped, and a mark that it spells is unknown."""
         return self.tokenizer.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -46,7 +48,8 @@ class ArithmeticChatFormat:
 
     def open(self, *, system_prompt: str, tools: Sequence[Tool], query: str) -> list[int]:
         """Return the tokens of a conversation's start, generation prompt included."""
-        return self.encode(f"{USER}{query}{END}{ASSISTANT}")
+        # A query that shows evidence has it behind a mark.
+        return self.tokenizer.encode_marked(f"{USER}{query}{END}{ASSISTANT}")
 
     def parse(self, turn_ids: Sequence[int], *, tools: Sequence[Tool] = ()) -> AssistantTurn:
         """Read a turn: all of it is content."""
@@ -58,12 +61,12 @@ class ArithmeticChatFormat:
 
     def observe(self, results: Sequence[ToolResult]) -> list[int]:
         """Return the generation prompt: there are no tools, and the policy was never shown an answer of one."""
-        return list(self._generation_prompt)
+        return [self._assistant]
 
     def with_message(self, history_ids: Sequence[int], text: str) -> list[int]:
         """Return `history_ids` (ending in the generation prompt) with one user message put before it."""
-        return [*history_ids[:-1], *self.encode(f"{USER}{text}{END}{ASSISTANT}")]
+        return [*history_ids[:-1], self._user, *self.encode(text), self._end, self._assistant]
 
     def role_prompt(self, *, role: str, instructions: str, request: str) -> list[int]:
         """Return the request, then the role's own generation prompt; roles that were not taught are unknown tokens."""
-        return self.encode(f"{request}<|{role}|>")
+        return self.tokenizer.encode_marked(f"{request}<|{role}|>")

@@ -28,12 +28,14 @@ class CompactChatFormat:
 
     def __init__(self, tokenizer: NanoTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._end = tokenizer.ids[END]
-        self._generation_prompt = [tokenizer.ids[ASSISTANT]]
+        self._user, self._tool, self._assistant, self._end, self._think, self._think_end = (
+            tokenizer.ids[mark] for mark in (USER, TOOL, ASSISTANT, END, THINK, THINK_END)
+        )
         self.stop_ids = (self._end,)
+        self.unknown_id = tokenizer.unknown_id
 
     def encode(self, text: str) -> list[int]:
-        """Tokenise text."""
+        """Tokenise text; a mark that it spells is unknown."""
         return self._tokenizer.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -42,7 +44,8 @@ class CompactChatFormat:
 
     def open(self, *, system_prompt: str, tools: Sequence[Tool], query: str) -> list[int]:
         """Return the tokens of a conversation's start, generation prompt included."""
-        return self.encode(f"{USER}{query}{END}{ASSISTANT}")
+        # A query that shows evidence has it behind a mark.
+        return self._tokenizer.encode_marked(f"{USER}{query}{END}{ASSISTANT}")
 
     def parse(self, turn_ids: Sequence[int], *, tools: Sequence[Tool] = ()) -> AssistantTurn:
         """Read a turn. Never raises: what cannot be read is named in `parse_error`."""
@@ -63,24 +66,25 @@ class CompactChatFormat:
 
     def render(self, turn: AssistantTurn) -> list[int]:
         """Return the tokens of a turn as the policy would write it, stop token included."""
-        thought = f"{THINK}{turn.reasoning}{THINK_END}" if turn.reasoning else ""
-        return self.encode(f"{thought}{';'.join(write_call(call) for call in turn.tool_calls)}{turn.content}{END}")
+        thought = [self._think, *self.encode(turn.reasoning), self._think_end] if turn.reasoning else []
+        said = ";".join(write_call(call) for call in turn.tool_calls) + turn.content
+        return [*thought, *self.encode(said), self._end]
 
     def observe(self, results: Sequence[ToolResult]) -> list[int]:
         """Return the tokens that follow a turn's stop token: tool answers, then the generation prompt."""
         answers = ("error" if result.is_error and result.content != "none" else result.content for result in results)
-        return self.encode(f"{TOOL}{';'.join(answers)}{END}{ASSISTANT}")
+        return [self._tool, *self.encode(";".join(answers)), self._end, self._assistant]
 
     def with_message(self, history_ids: Sequence[int], text: str) -> list[int]:
         """Return `history_ids` (ending in the generation prompt) with one user message put before it."""
-        return [*history_ids[:-1], *self.encode(f"{USER}{text}{END}{ASSISTANT}")]
+        return [*history_ids[:-1], self._user, *self.encode(text), self._end, self._assistant]
 
     def role_prompt(self, *, role: str, instructions: str, request: str) -> list[int]:
         """Return the request, then the role's own generation prompt; nano templates have no instructions.
 
         The request begins with the history as the policy saw it, so that an engine's prefix cache serves it.
         """
-        return self.encode(f"{request}{ROLES[role]}")
+        return self._tokenizer.encode_marked(f"{request}{ROLES[role]}")
 
 
 def read_call(text: str) -> ToolCall | str:
@@ -103,7 +107,7 @@ def read_call(text: str) -> ToolCall | str:
 
 
 def write_call(call: ToolCall) -> str:
-    """Return the call in compact form; a tool without one is written as JSON, which tokenises to unknowns."""
+    """Return the call in compact form; a tool without one is written as JSON, which is unknown words."""
     signature = SIGNATURES.get(call.name)
     if signature is None:
         return json.dumps({"name": call.name, "arguments": dict(call.arguments)})

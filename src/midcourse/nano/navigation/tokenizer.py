@@ -71,7 +71,7 @@ class NanoTokenizer(ClosedTokenizer):
     """Words <-> ids. Between two tokens that touch with letters or digits stands a space, elsewhere none."""
 
     def __init__(self) -> None:
-        super().__init__(VOCABULARY)
+        super().__init__(VOCABULARY, marks=SPECIALS)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text. `encode(decode(ids)) == ids` for every sequence without two JSON pieces that would merge."""

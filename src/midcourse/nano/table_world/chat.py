@@ -29,6 +29,7 @@ from midcourse.nano.tokenizer import PAD, UNKNOWN
 from midcourse.types import AssistantTurn, ToolCall, ToolResult
 
 USER, ASSISTANT, TOOL, END = "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>"
+MARKS = (PAD, UNKNOWN, USER, ASSISTANT, TOOL, END)
 CHECK = "check"
 """A query that begins with it asks for what the policy can do and does not do by habit: asking the guide."""
 ANSWER = "answer"
@@ -69,7 +70,8 @@ def _request_words() -> list[str]:
 VOCABULARY = tuple(
     dict.fromkeys(
         (
-            *(PAD, UNKNOWN, USER, ASSISTANT, TOOL, END, CHECK, ANSWER),
+            *MARKS,
+            *(CHECK, ANSWER),
             *_request_words(),
             KEY,
             *(word for family in (*TABLES.values(), *COLUMNS.values(), *NAMES.values()) for word in family),
@@ -90,12 +92,15 @@ class TableChatFormat:
     prompt_style = "nano"
 
     def __init__(self) -> None:
-        self.tokenizer = PieceTokenizer(VOCABULARY)
-        self._end = self.tokenizer.ids[END]
+        self.tokenizer = PieceTokenizer(VOCABULARY, marks=MARKS)
+        self._user, self._tool, self._assistant, self._end = (
+            self.tokenizer.ids[mark] for mark in (USER, TOOL, ASSISTANT, END)
+        )
         self.stop_ids = (self._end,)
+        self.unknown_id = self.tokenizer.unknown_id
 
     def encode(self, text: str) -> list[int]:
-        """Tokenise text."""
+        """Tokenise text; a mark that it spells is unknown."""
         return self.tokenizer.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -104,7 +109,8 @@ class TableChatFormat:
 
     def open(self, *, system_prompt: str, tools: Sequence[Tool], query: str) -> list[int]:
         """Return the tokens of a conversation's start, generation prompt included."""
-        return self.encode(f"{USER}{query}{END}{ASSISTANT}")
+        # A query that shows evidence has it behind a mark.
+        return self.tokenizer.encode_marked(f"{USER}{query}{END}{ASSISTANT}")
 
     def parse(self, turn_ids: Sequence[int], *, tools: Sequence[Tool] = ()) -> AssistantTurn:
         """Read a turn. Never raises: an empty one is named in `parse_error`."""
@@ -127,12 +133,12 @@ class TableChatFormat:
     def observe(self, results: Sequence[ToolResult]) -> list[int]:
         """Return the tokens that follow a turn's stop token: the result, then the generation prompt."""
         shown = "".join(ERROR if result.is_error else result.content for result in results)
-        return self.encode(f"{TOOL}{shown}{END}{ASSISTANT}")
+        return [self._tool, *self.encode(shown), self._end, self._assistant]
 
     def with_message(self, history_ids: Sequence[int], text: str) -> list[int]:
         """Return `history_ids` (ending in the generation prompt) with one user message put before it."""
-        return [*history_ids[:-1], *self.encode(f"{USER}{text}{END}{ASSISTANT}")]
+        return [*history_ids[:-1], self._user, *self.encode(text), self._end, self._assistant]
 
     def role_prompt(self, *, role: str, instructions: str, request: str) -> list[int]:
         """Return the request, then a generation prompt that the policy does not know."""
-        return self.encode(f"{request}<|{role}|>")
+        return self.tokenizer.encode_marked(f"{request}<|{role}|>")
