@@ -175,6 +175,12 @@ def test_a_template_without_tool_calls_is_refused(build_chat):
         build_chat(template(calls=""))
 
 
+def test_a_template_that_leaves_out_calls_without_text_is_refused(build_chat):
+    closed = "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n<think>\n\n</think>\n\n' }}{%- endif %}"
+    with pytest.raises(ChatTemplateError, match="no known tool-call form"):
+        build_chat(template(prompt=closed, calls=f"{{%- if message.content %}}{CALLS}{{%- endif %}}"))
+
+
 def test_a_template_that_writes_calls_in_another_form_is_refused(build_chat):
     calls = "{%- for call in message.tool_calls or [] %}{{- '[' + call.function.name + '()]' }}{%- endfor %}"
     with pytest.raises(ChatTemplateError, match=r"no known tool-call form.*qtoolq\(\)"):

@@ -21,14 +21,14 @@ def read_json(text: str) -> Any:
     return value
 
 
-def read_first_json(text: str, start: int = 0) -> tuple[Any, int]:
-    """Return the value that begins at `start`, and where it ends.
+def read_first_json(text: str) -> tuple[Any, int]:
+    """Return the value that `text` begins with, and where it ends.
 
     Raises:
         ValueError: there is none; the message tells a language model what is wrong.
     """
     try:
-        value, end = _DECODER.raw_decode(text, start)
+        value, end = _DECODER.raw_decode(text)
         json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair cannot be sent on
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None

@@ -231,7 +231,7 @@ class TemplateFormat(MarkedTurns):
 
     def _check_turn(self, turn_text: str) -> None:
         """Check that a turn is one that the policy could have written."""
-        if turn_text[0].isspace():
+        if turn_text[:1].isspace():
             raise ChatTemplateError(
                 f"the template writes {turn_text[: len(turn_text) - len(turn_text.lstrip())]!r} between generation "
                 f"prompt and turn, which the policy does not: {excerpt(turn_text, 0)}"
@@ -265,8 +265,7 @@ class TemplateFormat(MarkedTurns):
             dropped, _, _ = self._split_stop(rest[len(begun) :])
             if self._is_thinking:
                 raise _strips_reasoning(dropped, 0)
-        turn_and_rest = after(rest, begun, complaint) if not rest.startswith(begun) else rest[len(begun) :]
-        turn_text, stop, rest = self._split_stop(turn_and_rest)
+        turn_text, stop, rest = self._split_stop(after(rest, begun, complaint))
         if self._is_thinking and REASONING not in turn_text and ANSWER in turn_text:
             raise _strips_reasoning(turn_text, 0)
         return turn_text, stop, rest

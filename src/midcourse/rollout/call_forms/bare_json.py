@@ -60,16 +60,16 @@ class BareJsonCalls:
     def _read_calls(self, text: str, errors: list[str]) -> list[ToolCall]:
         calls: list[ToolCall] = []
         text = text.strip()
-        position, num_calls = 0, 0
+        num_calls = 0
         while True:
             num_calls += 1
             try:
-                value, end = read_first_json(text, position)
+                value, end = read_first_json(text)
             except ValueError as error:
                 errors.append(f"tool call {num_calls} cannot be read: {error}")
                 return calls
             try:
-                calls.append(self.body.as_call(value, text[position:end]))
+                calls.append(self.body.as_call(value, text[:end]))
             except ValueError as error:
                 errors.append(f"tool call {num_calls} cannot be read: {error}")
             rest = text[end:].lstrip()
@@ -78,4 +78,4 @@ class BareJsonCalls:
             if not rest.startswith(";"):
                 errors.append(f"behind tool call {num_calls} stands neither its end nor ';': {excerpt(rest)}")
                 return calls
-            text, position = rest[1:].lstrip(), 0
+            text = rest[1:].lstrip()
