@@ -4,6 +4,7 @@
 imported once for all of them.
 """
 
+import copy
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 from training_building import INTERVENTION, make_group, make_trajectory, tiny_policy, weights_of
+from transformers import Qwen3ForCausalLM
 
 from midcourse.advantages.group import group_advantages
 from midcourse.errors import TrainingError
@@ -39,6 +41,8 @@ HANG_SECONDS = 4.0
 UPDATES = 2
 CALM = {"adam_epsilon": 1e-3}
 """AdamW moves a weight by the sign of its gradient, were that 1e-9 and rounding alone; not so with this."""
+PROPORTIONAL = {"adam_epsilon": 1.0}
+"""AdamW moves a weight by no more than the learning rate times its gradient."""
 PREFIX = list(range(3, 23)) * 4
 
 
@@ -89,11 +93,21 @@ def regression() -> RegressionObjective:
     return RegressionObjective(RegressionConfig(anchor="const", beta=0.1, kappa=-0.3, huber_delta=0.5))
 
 
-def lora_policy():
+def untied_policy():
+    """The head has weights of its own."""
     policy = tiny_policy()
-    add_adapter(policy.model, LoraConfig(rank=2), base="tiny")
+    config = copy.deepcopy(policy.model.config)
+    config.tie_word_embeddings = False
+    torch.manual_seed(0)
+    return replace(policy, model=Qwen3ForCausalLM(config).eval())
+
+
+def lora_policy(seed: int = 4, dtype: torch.dtype = torch.float32):
+    """An adapter that differs by the seed, on a base that does not."""
+    policy = tiny_policy(dtype=dtype)
+    add_adapter(policy.model, LoraConfig(rank=2, seed=seed), base="tiny")
     policy.model.get_submodule("model.layers.0.self_attn.q_proj").lora_B["default"].weight.data.normal_(
-        generator=torch.Generator().manual_seed(4)
+        generator=torch.Generator().manual_seed(seed)
     )
     return policy
 
@@ -117,8 +131,17 @@ EQUAL: dict[str, tuple[Callable[[], Any], Callable[[], Any], list[Group], dict[s
         [branches(), *PLAIN],
         {"num_epochs": 2, "micro_batch_tokens": 200, **CALM},
     ),
-    "bfloat16": (lambda: tiny_policy(dtype=torch.bfloat16), clipped, PLAIN, {**CALM, "adam_epsilon": 1.0}),
+    "untied": (untied_policy, clipped, PLAIN, CALM),
+    "bfloat16": (lambda: tiny_policy(dtype=torch.bfloat16), clipped, PLAIN, PROPORTIONAL),
     "adapter": (lora_policy, lambda: clipped(kl_coefficient=0.3), PLAIN, {"num_epochs": 2, **CALM}),
+    "adapter on bfloat16": (lambda: lora_policy(dtype=torch.bfloat16), clipped, PLAIN, CALM),
+}
+
+# name -> policy by seed, settings
+SAVED: dict[str, tuple[Callable[[int], Any], dict[str, Any]]] = {
+    "float32": (tiny_policy, {}),
+    "bfloat16": (lambda seed: tiny_policy(seed, torch.bfloat16), PROPORTIONAL),
+    "adapter": (lora_policy, CALM),
 }
 
 
@@ -138,6 +161,9 @@ def equal(world) -> dict[str, Any]:
         if policy.config.gradient_checkpointing:
             keep_fewer_activations(policy.model)
         if not world.is_main:
+            with torch.no_grad():
+                for weight in policy.model.parameters():
+                    weight.mul_(1.5)  # the main process's weights are the ones that count
             follow(policy, world, world.calls())
             continue
         before = weights_of(policy.model)
@@ -178,22 +204,30 @@ def nonfinite(world) -> dict[str, Any]:
 
 
 def saved(world, folder: Path, *, resume: bool = False) -> dict[str, Any]:
-    """Two updates and a checkpoint, or, from one, two more."""
-    policy = tiny_policy(seed=9 if resume else 0)
-    if not world.is_main:
-        follow(policy, world, world.calls())
-        return {}
-    updater = Updater(policy, clipped(kl_coefficient=0.1), settings_of(schedule="linear"), world=world)
-    if resume:
-        found = load_latest(folder, policy=policy, updater=updater)
-        assert found is not None
-        assert found.update == 2
-    for _ in range(2):
-        update(updater, PLAIN)
-    state = TrainingState(update=4 if resume else 2, data={"seed": 0})
-    save_checkpoint(folder, policy=policy, updater=updater, state=state, keep=2)
-    release(world)
-    return {"weights": weights_of(policy.model), "counters": updater.counters}
+    """Some updates and a checkpoint, or, from one, as many more; of every kind of weights."""
+    outcomes = {}
+    for name, (make_policy, settings) in SAVED.items():
+        policy = make_policy(9 if resume else 0)
+        if not world.is_main:
+            follow(policy, world, world.calls())
+            continue
+        objective, config = clipped(kl_coefficient=0.1), settings_of(schedule="linear", **settings)
+        updater = Updater(policy, objective, config, world=world)
+        if resume:
+            found = load_latest(folder / name, policy=policy, updater=updater)
+            assert found is not None
+            assert found.update == UPDATES
+        for _ in range(UPDATES):
+            update(updater, PLAIN)
+        state = TrainingState(update=2 * UPDATES if resume else UPDATES, data={"seed": 0})
+        save_checkpoint(folder / name, policy=policy, updater=updater, state=state, keep=2)
+        outcomes[name] = {
+            "weights": weights_of(policy.model),
+            "moments": updater.moments(),
+            "counters": updater.counters,
+        }
+        release(world)
+    return outcomes
 
 
 class Fatal(ClippedObjective):

@@ -169,7 +169,7 @@ class Processes:
         for module in (*_layers(part), part):
             self._shard(module)
         part.compute_gathered = MethodType(_compute, part)
-        register_fsdp_forward_method(part, _GATHERED)
+        register_fsdp_forward_method(part, "compute_gathered")
         self.spread(model, part)
         return part
 
@@ -237,9 +237,6 @@ class Processes:
             whole = torch.empty(like.shape, dtype=like.dtype, device=self.device)
         whole = whole.detach().to(self.device, like.dtype)
         return distribute_tensor(whole, like.device_mesh, like.placements)
-
-
-_GATHERED = "compute_gathered"
 
 
 def _compute(model: Any, compute: Callable[[Any], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

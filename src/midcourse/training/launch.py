@@ -20,7 +20,10 @@ TORCHRUN_VARIABLES = frozenset(
         "MASTER_PORT",
     ]
 )
-"""What torchrun sets, besides variables that begin with TORCHELASTIC_."""
+"""Which process this is and where the others are, as torchrun tells it; TORCHELASTIC_ begins what else it tells.
+
+It also sets OMP_NUM_THREADS to 1 where that is not set; whoever set it, a server has it too.
+"""
 
 
 def without_torchrun(environment: Mapping[str, str]) -> dict[str, str]:
