@@ -75,7 +75,7 @@ class FakeServer:
                 return self._write(status, said.encode() if isinstance(said, str) else json.dumps(said).encode())
 
             def do_POST(self) -> None:
-                self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"null"))
+                self._answer(json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"null"))
 
             def do_GET(self) -> None:
                 self._answer(None)

@@ -162,7 +162,7 @@ def test_a_server_that_does_not_answer_is_a_timeout():
         ({**generated(), "choices": [{**generated()["choices"][0], "token_ids": None}]}, "token ids: got null"),
         ({**generated(), "choices": [{**generated()["choices"][0], "token_ids": [4, -9]}]}, "token ids"),
         (generated((4, 5)), "stopped at token 5, expected one of"),
-        (generated(finish_reason="tool_calls"), "a stop token or the length: got 'tool_calls'"),
+        (generated(finish_reason="tool_calls"), 'a stop token or the length: got "tool_calls"'),
         (generated(logprobs=[-0.5]), "must tell 2 log-probabilities: got 1"),
         ({**generated(), "choices": [{**generated()["choices"][0], "logprobs": None}]}, "log-probabilities: got None"),
         (
@@ -219,7 +219,7 @@ def test_a_refusal_is_not_repeated_and_says_what_to_change(status, said):
 def test_scores_are_those_of_the_continuation():
     body = scored([1, 2, 3, 4], [-3.0, -0.5, -9999.0])
     found, fake = one(in_turn((200, body)), lambda client: client.score([1, 2], [3, 4]))
-    assert found == ([-0.5, -math.inf], "0")
+    assert found == ([-0.5, -math.inf], frozenset({"0"}))
     assert fake.requests[0][1]["sampling_params"]["prompt_logprobs"] == 0
 
 
@@ -235,6 +235,29 @@ def test_scores_are_those_of_the_continuation():
 def test_scores_of_other_tokens_or_none_are_an_engine_error(body):
     with pytest.raises(EngineError, match="must score"):
         one(in_turn((200, body)), lambda client: client.score([1, 2], [3, 4]))
+
+
+@pytest.mark.parametrize(
+    "top",
+    [
+        (),
+        [None],
+        [{"token_id": "4", "logprob": -0.5}],
+        [{"token_id": True, "logprob": -0.5}],
+        [{"token_id": 4, "logprob": 0.5}],
+        [{"token_id": 4, "logprob": -9999.0}],
+    ],
+)
+def test_likeliest_tokens_that_cannot_be_are_an_engine_error(top):
+    def ask(client):
+        return client.generate([1, 2, 3], SAMPLING, top_logprobs=2)
+
+    good = [{"token_id": 4, "logprob": -0.5}, {"token_id": 5, "logprob": -9999.0}]
+    answer, fake = one(in_turn((200, generated(top=good))), ask)
+    assert fake.requests[0][1]["sampling_params"]["logprobs"] == 2
+    assert list(answer.top_logprobs) == [{4: -0.5}] * 2
+    with pytest.raises(EngineError, match="must tell the likeliest tokens"):
+        one(in_turn((200, generated(top=top))), ask)
 
 
 def test_tokens_are_counted_and_those_from_the_cache():

@@ -10,7 +10,7 @@ from tests.engines.vllm.fake_server import FakeServer, generated
 from tests.engines.vllm.test_weights import ServedModel
 
 from midcourse.engines.base import Feature, SamplingParams
-from midcourse.engines.vllm.client import Answer
+from midcourse.engines.vllm.answers import Answer
 from midcourse.engines.vllm.config import VllmEngineConfig
 from midcourse.engines.vllm.engine import VllmEngine, _entropy_bound, _entropy_bounds, _started_as
 from midcourse.errors import ConfigError, EngineError, PromptTooLongError
@@ -268,6 +268,16 @@ def test_a_closed_engine_asks_nobody(run_engine):
 
 def with_adapter(**adapter):
     return SimpleNamespace(peft_config={"default": SimpleNamespace(**adapter)})
+
+
+def test_a_judges_server_has_a_port_of_its_own_and_no_longer_context_than_the_judge(tiny_qwen3):
+    server = {"port": 8123, "context_length": 40_000, "dtype": "bfloat16"}
+    config = VllmEngineConfig(server=server, entropies="trainer")
+    assert config.for_judge().entropies == "none"
+    model = tiny_qwen3(max_position_embeddings=64)
+    started = _started_as(model, config.for_judge(), knows_text=False)
+    assert (started.port, started.context_length, started.dtype) == (None, 64, "bfloat16")
+    assert _started_as(model, config, knows_text=False).port == 8123
 
 
 def test_a_server_is_started_for_the_largest_rank_of_the_adapters_layers():

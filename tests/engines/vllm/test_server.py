@@ -9,9 +9,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from midcourse.engines.vllm.own_server import OwnServer, OwnServerConfig
-from midcourse.engines.vllm.server import GivenServer, GivenServerConfig
+from midcourse.engines.vllm.server import GivenServer, GivenServerConfig, ServerGoneError
 from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
 
 STAND_IN = Path(__file__).parent / "stand_in"
@@ -20,7 +21,9 @@ OWNER = """
 import asyncio, sys, time
 from midcourse.engines.vllm.own_server import OwnServer, OwnServerConfig
 server = OwnServer(
-    OwnServerConfig(environment={"PYTHONPATH": sys.argv[1]}, stop_seconds=0.2, weights_folder=sys.argv[2]), model="x/y"
+    OwnServerConfig(environment={"PYTHONPATH": sys.argv[1]}, stop_seconds=0.2, weights_folder=sys.argv[2]),
+    model="x/y",
+    write_tokenizer=lambda folder: folder.mkdir(),
 )
 asyncio.run(server.ready())
 print(server.url, flush=True)
@@ -107,7 +110,7 @@ def test_a_dead_server_comes_back_with_the_weights_it_was_told(make_server, tmp_
         folder = tmp_path / "weights-1"
         folder.mkdir()
         (folder / "config.json").write_text('{"dtype": "float32"}')
-        server.serve_from(folder, 1)
+        server.serve_from(folder)
         for victim in (0, 1):
             pids = _about(server.url)["pids"]
             os.kill(pids[0], signal.SIGKILL)
@@ -141,6 +144,33 @@ def test_what_a_killed_keeper_leaves_is_removed_by_its_owner(make_server):
         await server.stop()
 
     asyncio.run(run())
+
+
+def test_a_server_that_dies_while_it_comes_back_is_started_again(make_server):
+    calls = []
+
+    async def run(max_restarts):
+        server = make_server(max_restarts=max_restarts)
+
+        async def prepare() -> None:
+            calls.append(server.restarts)
+            if len(calls) == 2:
+                raise ServerGoneError("the connection broke")
+
+        server.prepare = prepare
+        await server.ready()
+        os.kill(_about(server.url)["pids"][0], signal.SIGKILL)
+        try:
+            assert await server.revive()
+            _about(server.url)
+        finally:
+            await server.stop()
+
+    asyncio.run(run(2))
+    assert calls == [0, 0, 0]  # it came back once, when all was done
+    calls.clear()
+    with pytest.raises(EngineError, match="died again after max_restarts = 1"):
+        asyncio.run(run(1))
 
 
 def test_restarts_are_limited(make_server):
@@ -273,6 +303,23 @@ def test_nothing_is_left_when_who_started_it_is_killed(victim, tmp_path):
     finally:
         owner.kill()
         owner.communicate()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "10.0.0.5:8000",
+        "http://",
+        "http://a:b",
+        "http://a:8000/v1",
+        "http://a:8000?x=1",
+        "http://me:secret@a:8000",
+        "http://a b",
+    ],
+)
+def test_an_address_that_no_server_can_have_is_told(url):
+    with pytest.raises(ValidationError, match="expected an address without path and password"):
+        GivenServerConfig(url=url)
 
 
 def test_a_given_server_is_waited_for_and_left_running(make_server):

@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+import threading
+import time
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -10,11 +12,12 @@ import torch
 from safetensors.torch import load_file
 from tests.engines.vllm.fake_server import Break, FakeServer
 
+from midcourse.engines.vllm.nccl import _in_thread
 from midcourse.engines.vllm.probe import Agreement, Bounds, default_bounds, probe_sequences, trainer_logprobs
 from midcourse.engines.vllm.server import GivenServer, GivenServerConfig
 from midcourse.engines.vllm.weight_folder import WeightFolder, num_bytes
 from midcourse.engines.vllm.weights import WeightSync
-from midcourse.errors import ConfigError, EngineError
+from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
 
 
 class ServedModel:
@@ -211,6 +214,91 @@ def test_a_server_that_comes_back_during_an_update_gets_the_new_weights(served, 
 def test_a_way_that_does_not_fit_the_model_is_told(served, tiny_qwen3, tmp_path):
     with FakeServer(served.decide) as server, pytest.raises(ConfigError, match='no PEFT adapter; expected "file"'):
         push(server, tiny_qwen3(), tmp_path, how="lora")
+
+
+def test_a_running_server_that_a_killed_run_left_paused_goes_on(served, tmp_path):
+    async def run(url: str) -> None:
+        given = GivenServer(GivenServerConfig(url=url, weights_folder=str(tmp_path), wait_seconds=60.0))
+        sync = WeightSync(given, seconds=60.0)
+        await given.ready()
+        await sync.close()
+
+    with FakeServer(served.decide) as server:
+        asyncio.run(run(server.url))
+    assert served.paths == ["resume"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "answer to a probe cannot be read"),
+        ([], "answer to a probe cannot be read"),
+        ([{"top_logprobs": []}], "must tell the likeliest tokens"),
+        ([{"top_logprobs": [{"token_id": 3, "logprob": -9999.0}]}], "must tell the likeliest tokens"),
+        ([{"top_logprobs": [{"token_id": -1, "logprob": -0.5}]}], "must tell the likeliest tokens"),
+        ([{"top_logprobs": [{"token_id": 61, "logprob": -0.5}]}], "tokens that the trainer's 61 are not"),
+    ],
+)
+def test_a_probes_answer_that_does_not_fit_is_an_engine_error(content, said, served, tiny_qwen3, tmp_path):
+    served._probe_answer = lambda body: {
+        "choices": [{"logprobs": {"content": content}, "weight_versions": [{"version": served.version}]}]
+    }
+    with FakeServer(served.decide) as server, pytest.raises(EngineError, match=said):
+        push(server, tiny_qwen3(), tmp_path)
+
+
+def test_over_nccl_a_server_of_ours_still_starts_from_files(served, tiny_qwen3, tmp_path, monkeypatch):
+    model, given_folders, sent = tiny_qwen3(), [], []
+
+    class Ours(GivenServer):
+        loads_at_start = True
+
+        def serve_from(self, folder: Path) -> None:
+            given_folders.append(folder)
+            served.model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+
+    class Sender:
+        async def send(self) -> None:
+            sent.append(served.version)
+            served.model.load_state_dict(model.state_dict())
+
+        async def close(self) -> None:
+            sent.append("closed")
+
+    async def open_sender(*args, **kwargs):
+        return Sender()
+
+    async def run(url: str) -> None:
+        sync = WeightSync(Ours(GivenServerConfig(url=url, weights_folder=str(tmp_path))), how="nccl", seconds=60.0)
+        await sync.push(model, version=1)
+        with torch.no_grad():
+            model.lm_head.weight.add_(0.3)
+        await sync.push(model, version=2)
+        await sync.close()
+
+    monkeypatch.setattr("midcourse.engines.vllm.weights.open_sender", open_sender)
+    with FakeServer(served.decide) as server:
+        asyncio.run(run(server.url))
+    assert len(given_folders) == 1
+    assert sent == ["0", "1", "closed"]
+    assert "load_weights_from" not in served.paths
+
+
+def test_a_transfer_that_hangs_is_given_up_and_keeps_no_process_from_ending():
+    released = threading.Event()
+    started = time.monotonic()
+    try:
+        with pytest.raises(EngineTimeoutError, match=r"sending took longer than 0\.05 s"):
+            asyncio.run(_in_thread(lambda: released.wait(60), seconds=0.05, what="sending"))
+        assert time.monotonic() - started < 50
+    finally:
+        released.set()
+    with pytest.raises(EngineError, match="sending failed: no route"):
+        asyncio.run(_in_thread(_no_route, seconds=60, what="sending"))
+
+
+def _no_route() -> None:
+    raise RuntimeError("no route")
 
 
 def test_nccl_without_vllm_here_is_told(served, tiny_qwen3, tmp_path):

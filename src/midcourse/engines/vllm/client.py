@@ -2,22 +2,29 @@
 
 A request says everything that its answer depends on, so that it can be sent again: after a broken connection, a
 timeout, a status 429 or 5xx, or an answer that the server broke off. A dead server is revived before that, and nothing
-is sent meanwhile. Nothing that a server says is trusted: an answer that does not fit the request is an EngineError that
-shows it.
+is sent meanwhile. What comes back is read by answers.py.
 """
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Literal, TypeGuard
+from typing import Any
 
 import httpx
 
 from midcourse.engines.base import SamplingParams
+from midcourse.engines.vllm.answers import (
+    EXCERPT_CHARACTERS,
+    Answer,
+    excerpt,
+    is_broken_off,
+    read_answer,
+    read_scores,
+    versions_of,
+)
 from midcourse.engines.vllm.config import VllmEngineConfig
 from midcourse.engines.vllm.server import SERVED_MODEL, Server
 from midcourse.errors import EngineError, EngineTimeoutError, PromptTooLongError
@@ -26,23 +33,7 @@ GENERATE = "/inference/v1/generate"
 TOP_LOGPROBS = 20
 """Most that a vLLM server gives unless it is started with --max-logprobs."""
 LONGEST_PAUSE_SECONDS = 10.0
-EXCERPT_CHARACTERS = 300
-NO_LOGPROB = -9999.0
-"""What vLLM writes in place of minus infinity and of a number that it does not have."""
 SEED_MASK = (1 << 63) - 1
-_BREAKS = ("abort", "error")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One completion as the server gave it."""
-
-    token_ids: Sequence[int]  # [N]
-    logprobs: Sequence[float]  # [N] nats, by the server's --logprobs-mode
-    top_logprobs: Sequence[Mapping[int, float]]  # [N] token -> nats, of the likeliest; empty where not asked for
-    finish_reason: Literal["stop", "length"]
-    versions: frozenset[str]  # of the weights that any of its tokens were drawn with
-    cached_tokens: int  # of the prompt, that the server did not compute again
 
 
 @dataclass(slots=True)
@@ -55,10 +46,6 @@ class Counters:
     scored_tokens: int = 0
     repetitions: int = 0
     busy_seconds: float = 0.0  # in which at least one request was in flight
-
-
-class _BrokenOff(Exception):
-    """The server did not finish what it was asked for."""
 
 
 class VllmClient:
@@ -93,25 +80,26 @@ class VllmClient:
         """
         wanted = sampling_wishes(sampling, top_logprobs=top_logprobs)
         body = await self._ask(prompt_ids, wanted)
-        answer = _read_answer(body, sampling=sampling, top_logprobs=top_logprobs)
+        answer = read_answer(body, sampling=sampling, top_logprobs=top_logprobs)
         self.counters.prompt_tokens += len(prompt_ids)
         self.counters.cached_tokens += answer.cached_tokens
         self.counters.generated_tokens += len(answer.token_ids)
         return answer
 
-    async def score(self, prompt_ids: Sequence[int], continuation_ids: Sequence[int]) -> tuple[list[float], str]:
-        """Return [N] log-probabilities at temperature 1, nats, and the version of the weights. Raises as `generate`.
+    async def score(
+        self, prompt_ids: Sequence[int], continuation_ids: Sequence[int]
+    ) -> tuple[list[float], frozenset[str]]:
+        """Return [N] log-probabilities at temperature 1, nats, and the weights' versions. Raises as `generate`.
 
         The whole text runs through the model: a server that scores prompts takes nothing from its cache.
         """
         wanted = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False, "ignore_eos": True}
         token_ids = [*prompt_ids, *continuation_ids]
         body = await self._ask(token_ids, wanted)
-        logprobs = _read_scores(body, token_ids, first=len(prompt_ids))
-        version = next(iter(_versions(_choice(body), body)))
+        logprobs = read_scores(body, token_ids, first=len(prompt_ids))
         self.counters.prompt_tokens += len(prompt_ids)
         self.counters.scored_tokens += len(continuation_ids)
-        return logprobs, version
+        return logprobs, versions_of(body)
 
     async def get(self, path: str) -> Any:
         """Return the JSON of a page of the server. Raises as `generate`."""
@@ -132,12 +120,12 @@ class VllmClient:
             try:
                 for attempt in range(self.config.max_retries + 1):
                     body = _json(await self._send("POST", GENERATE, payload))
-                    if not _is_broken_off(body):
+                    if not is_broken_off(body):
                         return body
                     self.counters.repetitions += 1
                     await asyncio.sleep(self._pause(attempt))
                 raise EngineError(
-                    f"{self.server.url}{GENERATE}: broken off by the server, {attempt + 1} attempts: {_excerpt(body)}"
+                    f"{self.server.url}{GENERATE}: broken off by the server, {attempt + 1} attempts: {excerpt(body)}"
                 )
             finally:
                 self._count_out()
@@ -262,121 +250,3 @@ def _json(response: httpx.Response) -> Any:
         return json.loads(response.content)
     except (ValueError, RecursionError) as error:
         raise EngineError(f"{response.request.url}: no JSON in the answer, {_said(response)}") from error
-
-
-def _excerpt(body: Any) -> str:
-    return json.dumps(body)[:EXCERPT_CHARACTERS]
-
-
-def _choice(body: Any) -> Mapping[str, Any]:
-    choices = body.get("choices") if isinstance(body, dict) else None
-    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise EngineError(f"the vLLM server must answer with one choice: got {_excerpt(body)}")
-    return choices[0]
-
-
-def _is_broken_off(body: Any) -> bool:
-    return _choice(body).get("finish_reason") in _BREAKS
-
-
-def _read_answer(body: Any, *, sampling: SamplingParams, top_logprobs: int) -> Answer:
-    choice = _choice(body)
-    token_ids = choice.get("token_ids")
-    if not _are_ids(token_ids) or not 1 <= len(token_ids) <= sampling.max_tokens:
-        raise EngineError(
-            f"the vLLM server must answer with 1 to {sampling.max_tokens} token ids: got {_excerpt(token_ids)}"
-        )
-    finish_reason = choice.get("finish_reason")
-    if finish_reason not in ("stop", "length"):
-        raise EngineError(f"the vLLM server must end for a stop token or the length: got {finish_reason!r}")
-    if finish_reason == "stop" and sampling.json_schema is None and token_ids[-1] not in sampling.stop_ids:
-        raise EngineError(
-            f"the vLLM server stopped at token {token_ids[-1]}, expected one of {list(sampling.stop_ids)}"
-        )
-    if finish_reason == "length" and len(token_ids) < sampling.max_tokens:
-        # The server cuts what does not fit its context, and says no more than this.
-        raise PromptTooLongError(
-            f"the vLLM server's context ended after {len(token_ids)} of {sampling.max_tokens} tokens"
-        )
-    said = choice.get("logprobs")
-    content = said.get("content") if isinstance(said, dict) else None
-    if not isinstance(content, list) or len(content) != len(token_ids):
-        count = len(content) if isinstance(content, list) else content
-        raise EngineError(f"the vLLM server must tell {len(token_ids)} log-probabilities: got {count}")
-    logprobs = []
-    for token_id, entry in zip(token_ids, content, strict=True):
-        said = entry.get("logprob") if isinstance(entry, dict) else None
-        if not _is_logprob(said) or said <= NO_LOGPROB or entry.get("token_id") != token_id:
-            raise EngineError(
-                f"the vLLM server must tell a log-probability of token {token_id}, finite and at most 0: got "
-                f"{_excerpt(entry)}"
-            )
-        logprobs.append(min(float(said), 0.0))
-    return Answer(
-        token_ids=token_ids,
-        logprobs=logprobs,
-        top_logprobs=[_top(entry) for entry in content] if top_logprobs else [],
-        finish_reason=finish_reason,
-        versions=_versions(choice, body),
-        cached_tokens=_cached_tokens(body),
-    )
-
-
-def _read_scores(body: Any, token_ids: Sequence[int], *, first: int) -> list[float]:
-    """Return the log-probabilities of the tokens from `first` on."""
-    entries = body.get("prompt_logprobs")
-    if not isinstance(entries, list) or len(entries) != len(token_ids):
-        count = len(entries) if isinstance(entries, list) else entries
-        raise EngineError(f"the vLLM server must score {len(token_ids)} prompt tokens: got {count}")
-    logprobs = []
-    for token_id, entry in zip(token_ids[first:], entries[first:], strict=True):
-        found = entry.get(str(token_id)) if isinstance(entry, dict) else None
-        said = found.get("logprob") if isinstance(found, dict) else None
-        if not _is_logprob(said):
-            raise EngineError(f"the vLLM server must score prompt token {token_id}: got {_excerpt(entry)}")
-        logprobs.append(-math.inf if said <= NO_LOGPROB else min(float(said), 0.0))
-    return logprobs
-
-
-def _top(entry: Mapping[str, Any]) -> Mapping[int, float]:
-    found = entry.get("top_logprobs")
-    if not isinstance(found, list) or not found:
-        raise EngineError(f"the vLLM server must tell the likeliest tokens: got {_excerpt(entry)}")
-    top: dict[int, float] = {}
-    for item in found:
-        token_id, said = (item.get("token_id"), item.get("logprob")) if isinstance(item, dict) else (None, None)
-        if not isinstance(token_id, int) or not _is_logprob(said):
-            raise EngineError(f"the vLLM server must tell the likeliest tokens: got {_excerpt(entry)}")
-        if said > NO_LOGPROB:
-            top[token_id] = min(float(said), 0.0)
-    return top
-
-
-def _versions(choice: Mapping[str, Any], body: Any) -> frozenset[str]:
-    spans = choice.get("weight_versions")
-    if (
-        not isinstance(spans, list)
-        or not spans
-        or not all(isinstance(span, dict) and isinstance(span.get("version"), str) for span in spans)
-    ):
-        raise EngineError(
-            "the vLLM server must tell the version of its weights with every answer (vLLM 0.32 or later): got "
-            f"{_excerpt(spans if spans is not None else body)}"
-        )
-    return frozenset(span["version"] for span in spans)
-
-
-def _cached_tokens(body: Any) -> int:
-    """Return the prompt tokens that came from the cache; 0 where the server does not count them."""
-    usage = body.get("usage")
-    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return cached if isinstance(cached, int) and cached >= 0 else 0
-
-
-def _are_ids(value: Any) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
-
-
-def _is_logprob(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value <= 1e-3  # which NaN is not

@@ -95,7 +95,7 @@ class VllmEngineConfig(BaseModel):
         }.get(feature, "")
 
     def for_judge(self) -> "VllmEngineConfig":
-        """Return the settings of the server of a second model.
+        """Return the settings of the server of a second model, which has a port of its own, and weights that stay.
 
         Raises:
             ConfigError: the policy's server is given by its address, and a judge's is not.
@@ -105,7 +105,10 @@ class VllmEngineConfig(BaseModel):
                 "engine.running_judge.url is not set: the method has a model beside the policy, and "
                 f"{self.running.url} holds the policy alone; expected the address of a second server"
             )
-        changes = {"running": self.running_judge, "running_judge": None, "weight_sync": "auto"}
+        changes: dict[str, Any] = {"running": self.running_judge, "running_judge": None, "weight_sync": "auto"}
+        changes["entropies"] = "none"  # a pass of the judge's model over every draw, and nobody would read them
+        if self.server is not None:
+            changes["server"] = self.server.model_copy(update={"port": None})
         return self.model_copy(update=changes)
 
     def build(self, model: Any, *, tokenizer: Any = None) -> "VllmEngine":

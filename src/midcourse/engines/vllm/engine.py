@@ -13,7 +13,6 @@ Every answer says which weights drew it; one of other weights than those that we
 
 import json
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -21,7 +20,8 @@ from typing import Any
 
 from midcourse.engines.base import Completion, EngineUsage, Feature, SamplingParams, TokenScores
 from midcourse.engines.transformers import TransformersEngine
-from midcourse.engines.vllm.client import TOP_LOGPROBS, Answer, VllmClient
+from midcourse.engines.vllm.answers import Answer
+from midcourse.engines.vllm.client import TOP_LOGPROBS, VllmClient
 from midcourse.engines.vllm.config import VllmEngineConfig
 from midcourse.engines.vllm.features import check_server
 from midcourse.engines.vllm.own_server import LORA_RANKS, OwnServer, OwnServerConfig
@@ -52,8 +52,7 @@ class VllmEngine:
         if tokenizer is None:  # a grammar is over text
             self.features -= {Feature.STRUCTURED_OUTPUT}
         self._model = model
-        self._scratch = tempfile.TemporaryDirectory(prefix="midcourse-tokenizer-")
-        self._server = server or _server(model, config, tokenizer, Path(self._scratch.name))
+        self._server = server or _server(model, config, tokenizer)
         self._sync = WeightSync(
             self._server,
             how=config.weight_sync,
@@ -165,8 +164,8 @@ class VllmEngine:
             return await self._trainer_score(
                 prompt_ids, continuation_ids, temperature=temperature, want_hidden=want_hidden
             )
-        logprobs, said = await self._client.score(prompt_ids, continuation_ids)
-        return TokenScores(logprobs=logprobs, entropies=(), policy_version=self._checked_version(frozenset({said})))
+        logprobs, versions = await self._client.score(prompt_ids, continuation_ids)
+        return TokenScores(logprobs=logprobs, entropies=(), policy_version=self._checked_version(versions))
 
     async def update_weights(self, weights: Mapping[str, Any] | None, version: int) -> None:
         """Bring the model's weights to the server where `version` is another one than the server has.
@@ -215,7 +214,6 @@ class VllmEngine:
             await self._sync.close()
         finally:
             await self._server.stop()
-            self._scratch.cleanup()
 
     async def _push(self, version: int) -> None:
         report = await self._sync.push(self._model, version=version)
@@ -274,16 +272,18 @@ class VllmEngine:
             )
 
 
-def _server(model: Any, config: VllmEngineConfig, tokenizer: Any, scratch: Path) -> Server:
+def _server(model: Any, config: VllmEngineConfig, tokenizer: Any) -> Server:
     if config.running is not None:
         return GivenServer(config.running)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(scratch)
-        model.config.save_pretrained(scratch)  # vLLM looks for one beside a tokenizer
+
+    def write_tokenizer(folder: Path) -> None:
+        tokenizer.save_pretrained(folder)
+        model.config.save_pretrained(folder)  # vLLM looks for one beside a tokenizer
+
     return OwnServer(
         _started_as(model, config, knows_text=tokenizer is not None),
         model=model.name_or_path if hasattr(model, "peft_config") else None,
-        tokenizer=None if tokenizer is None else scratch,
+        write_tokenizer=None if tokenizer is None else write_tokenizer,
         model_bytes=num_bytes(model),
     )
 
@@ -301,6 +301,8 @@ def _started_as(model: Any, config: VllmEngineConfig, *, knows_text: bool) -> Ow
         "arguments": (*arguments, *chosen.arguments),
         "nccl": chosen.nccl or config.weight_sync == "nccl",
     }
+    if chosen.context_length is not None:  # it may be the policy's, and this a judge whose own is shorter
+        changes["context_length"] = _context_length(model, config)
     if hasattr(model, "peft_config"):
         rank = max(max([adapter.r, *adapter.rank_pattern.values()]) for adapter in model.peft_config.values())
         if rank > LORA_RANKS[-1]:

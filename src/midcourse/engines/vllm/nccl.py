@@ -5,7 +5,11 @@ It needs vLLM in this process's environment too, and a GPU for each side: it has
 """
 
 import asyncio
+import contextlib
 import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +18,7 @@ from midcourse.engines.vllm.routes import Routes
 from midcourse.errors import EngineError, EngineTimeoutError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+CLOSE_SECONDS = 10.0
 
 
 class NcclSender:
@@ -37,9 +42,10 @@ class NcclSender:
         """
         await _in_thread(self._engine.send_weights, seconds=self._seconds, what="sending weights over NCCL")
 
-    def close(self) -> None:
-        """Leave the group."""
-        self._engine.shutdown()
+    async def close(self) -> None:
+        """Leave the group. One whose other members are gone is given up after a while."""
+        with contextlib.suppress(EngineError):
+            await _in_thread(self._engine.shutdown, seconds=CLOSE_SECONDS, what="leaving the NCCL group")
 
 
 async def open_sender(routes: Routes, url: str, model: Any, *, seconds: float) -> NcclSender:
@@ -55,8 +61,14 @@ async def open_sender(routes: Routes, url: str, model: Any, *, seconds: float) -
         clients = import_module("vllm.distributed.weight_transfer.clients")
     except ImportError as error:
         raise EngineError(f'weight_sync "nccl" needs vLLM in the trainer\'s environment too: {error}') from error
-    address, port = _meeting_point(url)
-    workers = (await routes.get("/get_world_size"))["world_size"]
+    answer = await routes.get("/get_world_size")
+    workers = answer.get("world_size") if isinstance(answer, dict) else None
+    if not isinstance(workers, int):
+        raise EngineError(f"{url}/get_world_size: expected a number of workers, got {answer!r}")
+    try:
+        address, port = _meeting_point(url)
+    except OSError as error:
+        raise EngineError(f"no address of this machine leads to {url}: {error}") from error
     wanted = backend.NCCLTrainerInitInfo(master_address=address, master_port=port, world_size=1 + workers, rank=0)
     engine = await _in_thread(
         lambda: backend.NCCLTrainerWeightTransferEngine.trainer_init(
@@ -81,10 +93,24 @@ def _meeting_point(url: str) -> tuple[str, int]:
         return address, trial.getsockname()[1]
 
 
-async def _in_thread(work: Any, *, seconds: float, what: str) -> Any:
+async def _in_thread(work: Callable[[], Any], *, seconds: float, what: str) -> Any:
+    """Return what `work` returns.
+
+    The thread is none of a pool's: the process waits for those when it ends, and one can hang in NCCL for ever.
+    """
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        done.set_running_or_notify_cancel()  # from here on it cannot be cancelled, only left alone
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
     try:
         async with asyncio.timeout(seconds):
-            return await asyncio.to_thread(work)
+            return await asyncio.wrap_future(done)
     except TimeoutError as error:
         raise EngineTimeoutError(f"{what} took longer than {seconds:g} s") from error
     except (RuntimeError, ValueError, OSError) as error:  # NCCL's, the sender's and the routes' ways to fail

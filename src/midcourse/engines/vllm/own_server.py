@@ -13,6 +13,7 @@ import sys
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -100,7 +101,7 @@ class OwnServer:
     Args:
         config: how to run it.
         model: checkpoint, a folder or a hub name; `serve_from` replaces it.
-        tokenizer: folder or hub name; none: the server takes and gives token ids alone.
+        write_tokenizer: writes one into the folder that it is given; none: the server takes and gives token ids alone.
         log_folder: where vllm.log is written, one start after another; none: a temporary folder that `stop` removes.
         model_bytes: size of the weights, to choose where they pass through.
 
@@ -116,7 +117,7 @@ class OwnServer:
         config: OwnServerConfig,
         *,
         model: str | Path | None = None,
-        tokenizer: str | Path | None = None,
+        write_tokenizer: Callable[[Path], object] | None = None,
         log_folder: Path | None = None,
         model_bytes: int = 0,
     ) -> None:
@@ -125,7 +126,6 @@ class OwnServer:
         self.restarts = 0
         self._python = interpreter(config.python)
         self._model = None if model is None else checkpoint(model)
-        self._tokenizer = tokenizer
         self._port = 0
         self._is_started = False
         self._is_on_cpu = False
@@ -137,6 +137,10 @@ class OwnServer:
         self.folder: Path = make_folder(config.weights_folder or memory_folder(room=2 * model_bytes))
         self.log: Path = (log_folder or self._scratch) / "vllm.log"
         self._remove = weakref.finalize(self, remove_folders, (self._scratch, self.folder), os.getpid())
+        self._tokenizer: Path | None = None
+        if write_tokenizer is not None:
+            self._tokenizer = self._scratch / "tokenizer"
+            write_tokenizer(self._tokenizer)
 
     @property
     def url(self) -> str:
@@ -148,8 +152,8 @@ class OwnServer:
         """Whether `ready` has been reached and `stop` has not been called."""
         return self._is_started
 
-    def serve_from(self, folder: Path, version: int) -> None:
-        """Start from this folder from now on; `version` is the caller's to set again in `prepare`."""
+    def serve_from(self, folder: Path) -> None:
+        """Start from this folder from now on; its version is the caller's to set again in `prepare`."""
         self._model = str(folder)
 
     async def ready(self) -> None:
@@ -259,6 +263,7 @@ class OwnServer:
         arguments += ["--dtype", checkpoint_dtype(self._model) if config.dtype == "auto" else config.dtype]
         arguments += ["--skip-tokenizer-init"] if tokens_alone else ["--tokenizer", str(self._tokenizer)]
         arguments += ["--host", HOST, "--port", str(self._port), "--enable-scale-out"]
+        arguments += ["--disable-uvicorn-access-log"]  # a line for every request of a long run
         # A checkpoint's own sampling settings would change what is drawn.
         arguments += ["--generation-config", "vllm", "--worker-extension-cls", EXTENSION_CLASS]
         if config.context_length is not None:

@@ -5,9 +5,10 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import httpx
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from midcourse.errors import EngineError, EngineTimeoutError
 
@@ -68,7 +69,7 @@ class Server(Protocol):
         """End the server if it is ours."""
         ...
 
-    def serve_from(self, folder: Path, version: int) -> None:
+    def serve_from(self, folder: Path) -> None:
         """Say which weights a restart must bring back."""
         ...
 
@@ -87,6 +88,21 @@ class GivenServerConfig(BaseModel):
     """Longest wait for it, at first and after it went away."""
     health_seconds: float = Field(default=30.0, gt=0)
     """Longest wait for its answer to a health check."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_servers_address(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            # A password would stand in every error; a path as "/v1" in front of every route.
+            is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            is_one = is_one and parts.path in ("", "/") and not (parts.username or parts.query or parts.fragment)
+            httpx.URL(url)
+        except (ValueError, httpx.InvalidURL):  # open brackets, a port that is no number, control characters
+            is_one = False
+        if not is_one or any(character.isspace() for character in url):
+            raise ValueError('expected an address without path and password, as in "http://10.0.0.5:8000"')
+        return url
 
 
 class GivenServer:
@@ -113,7 +129,7 @@ class GivenServer:
         """Whether `ready` has been reached."""
         return self._is_started
 
-    def serve_from(self, folder: Path, version: int) -> None:
+    def serve_from(self, folder: Path) -> None:
         """Do nothing: who prepares the server brings the weights back."""
 
     async def ready(self) -> None:

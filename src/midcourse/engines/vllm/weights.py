@@ -49,7 +49,7 @@ class _Pushed:
     version: int
     how: How
     model: Any
-    folder: Path | None  # none: they went over NCCL
+    folder: Path | None  # none: they went over NCCL alone
     reference_SV: "Tensor"
 
 
@@ -118,10 +118,12 @@ class WeightSync:
             reference_SV = trainer_logprobs(model, self._sequences(model))
             if how == "lora":
                 await self._server.ready()  # the adapter needs a model to stand on
-            folder = None if how == "nccl" else await asyncio.to_thread(self._weight_folder().write, model)
+            folder = None
+            if how != "nccl" or not self._server.is_started:  # a server starts from files, however it goes on
+                folder = await asyncio.to_thread(self._weight_folder().write, model)
             self._pushed = _Pushed(version=version, how=how, model=model, folder=folder, reference_SV=reference_SV)
-            if how == "file":
-                self._server.serve_from(cast(Path, folder), version)
+            if folder is not None and how != "lora":
+                self._server.serve_from(folder)
             await self._bring()
             if folder is not None:
                 self._weight_folder().keep_only(folder)
@@ -163,7 +165,7 @@ class WeightSync:
     async def close(self) -> None:
         """Remove what was written and leave the NCCL group. The server is its owner's."""
         if self._sender is not None:
-            self._sender.close()
+            await self._sender.close()
         if self._folder is not None:
             self._folder.close()
         await self._routes.close()
