@@ -339,6 +339,15 @@ def test_a_resumed_run_may_change_its_length_its_place_and_its_speed_and_nothing
     assert kept_settings(default_config("grpo"))["method.name"] != kept["method.name"]
 
 
+def test_a_resumed_run_may_be_served_from_elsewhere():
+    def kept(host, *more):
+        urls = [f'engine.running.url="http://{host}:1"', f'engine.running_judge.url="http://{host}:2"']
+        return kept_settings(load_config(None, ["engine.name=vllm", *urls, *more]))
+
+    assert kept("127.0.0.1") == kept("10.0.0.1", "engine.max_retries=9")
+    assert kept("127.0.0.1") != kept("127.0.0.1", "engine.logprobs=raw")
+
+
 def test_every_setting_that_may_change_on_resume_is_one():
     keys = [key for engine in ENGINES.names() for key in known_keys(section_classes({"engine": engine}))]
     keys += {key.rpartition(".")[0] for key in keys}  # a table that may be absent is one value then
