@@ -150,6 +150,14 @@ def test_a_name_that_is_taken_is_an_error_that_says_by_whom(folder):
     assert ENVIRONMENTS["navigation"].__module__ == "midcourse.environments.navigation.environment"
 
 
+def test_what_was_registered_before_a_name_that_is_taken_is_taken_back(folder):
+    taken = PLUGIN.partition("@")[2].replace('"own_world"', '"navigation"')
+    (folder / "own_world_plugin.py").write_text(f"{PLUGIN}\n\n@{taken}", encoding="utf-8")
+    with pytest.raises(ConfigError, match="environment 'navigation' is registered twice: "):
+        load_config(folder / "run.toml")
+    assert "own_world" not in ENVIRONMENTS.names()
+
+
 def test_two_plugins_of_one_name_are_an_error(folder):
     (folder / "second_plugin.py").write_text(PLUGIN, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"'second_plugin': .*own_world_plugin has that name already"):

@@ -252,6 +252,14 @@ def test_other_evidence_names_another_variant_for_the_same_request(world):
     )
 
 
+def test_other_evidence_never_exchanges_an_item_for_itself(world):
+    twins = filter(None, map(world.counterfactual, world.tasks("train")))
+    actions = [action for twin in twins for action in twin.evidence.facts["actions"]]
+    exchanges = [action["arguments"] for action in actions if action["name"] == "exchange_items"]
+    assert len(exchanges) > 1
+    assert all(given["item_ids"] != given["new_item_ids"] for given in exchanges)
+
+
 def test_rti_repairs_a_group_with_the_evidence_and_refuses_ids_that_nothing_showed(world):
     task = task_of(world, "exchange")
     calls = actions_of(task)
