@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from training_building import INTERVENTION, make_group, make_trajectory, tiny_policy, weights_of
 from transformers import Qwen3ForCausalLM
 
@@ -102,12 +103,11 @@ def untied_policy():
     return replace(policy, model=Qwen3ForCausalLM(config).eval())
 
 
-def lora_policy(seed: int = 4, dtype: torch.dtype = torch.float32):
-    """An adapter that differs by the seed, on a base that does not."""
+def lora_policy(dtype: torch.dtype = torch.float32):
     policy = tiny_policy(dtype=dtype)
-    add_adapter(policy.model, LoraConfig(rank=2, seed=seed), base="tiny")
+    add_adapter(policy.model, LoraConfig(rank=2), base="tiny")
     policy.model.get_submodule("model.layers.0.self_attn.q_proj").lora_B["default"].weight.data.normal_(
-        generator=torch.Generator().manual_seed(seed)
+        generator=torch.Generator().manual_seed(4)
     )
     return policy
 
@@ -137,10 +137,10 @@ EQUAL: dict[str, tuple[Callable[[], Any], Callable[[], Any], list[Group], dict[s
     "adapter on bfloat16": (lambda: lora_policy(dtype=torch.bfloat16), clipped, PLAIN, CALM),
 }
 
-# name -> policy by seed, settings
-SAVED: dict[str, tuple[Callable[[int], Any], dict[str, Any]]] = {
+# name -> policy, settings
+SAVED: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "float32": (tiny_policy, {}),
-    "bfloat16": (lambda seed: tiny_policy(seed, torch.bfloat16), PROPORTIONAL),
+    "bfloat16": (lambda: tiny_policy(dtype=torch.bfloat16), PROPORTIONAL),
     "adapter": (lora_policy, CALM),
 }
 
@@ -174,6 +174,12 @@ def equal(world) -> dict[str, Any]:
             "weights": weights_of(policy.model),
             "moments": updater.moments(),
             "metrics": metrics,
+            "is_split": [
+                isinstance(weight, DTensor)
+                for model in (updater.model, updater.reference)
+                if model is not None
+                for weight in model.parameters()
+            ],
         }
         release(world)
     return outcomes
@@ -203,23 +209,24 @@ def nonfinite(world) -> dict[str, Any]:
     return found
 
 
-def saved(world, folder: Path, *, resume: bool = False) -> dict[str, Any]:
+def saved(world, folder: Path, *, updates: int = UPDATES, resume: bool = False) -> dict[str, Any]:
     """Some updates and a checkpoint, or, from one, as many more; of every kind of weights."""
     outcomes = {}
     for name, (make_policy, settings) in SAVED.items():
-        policy = make_policy(9 if resume else 0)
+        policy = make_policy()
         if not world.is_main:
             follow(policy, world, world.calls())
             continue
         objective, config = clipped(kl_coefficient=0.1), settings_of(schedule="linear", **settings)
         updater = Updater(policy, objective, config, world=world)
+        done = 0
         if resume:
             found = load_latest(folder / name, policy=policy, updater=updater)
             assert found is not None
-            assert found.update == UPDATES
-        for _ in range(UPDATES):
+            done = found.update
+        for _ in range(updates):
             update(updater, PLAIN)
-        state = TrainingState(update=2 * UPDATES if resume else UPDATES, data={"seed": 0})
+        state = TrainingState(update=done + updates, data={"seed": 0})
         save_checkpoint(folder / name, policy=policy, updater=updater, state=state, keep=2)
         outcomes[name] = {
             "weights": weights_of(policy.model),
@@ -334,7 +341,8 @@ def main(folder: Path) -> None:
         make("equal", size, equal, folder)
         make("saved", size, lambda world, place=folder / f"run_{size}": saved(world, place), folder)
     make("nonfinite", 2, nonfinite, folder)
-    for first, second in ((1, 1), (1, 2), (2, 1), (2, 2)):
+    make("straight", 1, lambda world: saved(world, folder / "straight", updates=2 * UPDATES), folder)
+    for first, second in ((1, 2), (2, 1), (2, 2)):
         place = shutil.copytree(folder / f"run_{first}", folder / f"run_{first}_{second}")
         make(f"from {first}", second, lambda world, place=place: saved(world, place, resume=True), folder)
     for how in ("dies", "hangs", "main dies", "main fails"):

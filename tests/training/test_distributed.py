@@ -81,6 +81,13 @@ def copies_of(moments):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", EQUAL)
+def test_between_updates_a_process_holds_its_part_alone(outcomes, name):
+    assert not any(outcomes("equal", 1)[name]["is_split"])
+    assert all(outcomes("equal", 2)[name]["is_split"])
+
+
+@pytest.mark.slow
 def test_the_scenarios_are_what_they_are_called(outcomes):
     found = outcomes("equal", 1)
     assert found["token mean"]["metrics"][0]["objective/grad_norm"] > 0.01  # so that gradients are scaled down
@@ -125,7 +132,7 @@ def test_a_step_that_one_process_cannot_take_is_taken_by_none(outcomes):
 @pytest.mark.parametrize("name", SAVED)
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1), (2, 2)])
 def test_a_run_goes_on_with_another_number_of_processes(outcomes, first, second, name):
-    straight = outcomes("from 1", 1)[name]
+    straight = outcomes("straight", 1)[name]
     resumed = outcomes(f"from {first}", second)[name]
     assert_equal(straight, resumed, of_bfloat16=name == "bfloat16", updates=2 * UPDATES)
     assert resumed["counters"] == straight["counters"]

@@ -186,7 +186,7 @@ class Processes:
         """Return what `compute` makes of the model while its weights are gathered, unit by unit."""
         found = model.compute_gathered(compute)
         if not torch.is_grad_enabled():
-            model.reshard()  # else what is beside the layers stays, and is old after the next step
+            model.reshard()  # a backward pass does; without one, what is beside the layers would stay whole
         return found
 
     def share_out(self, batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
