@@ -84,14 +84,19 @@ def test_a_seed_is_kept_and_chunks_behind_the_first_have_their_own():
 
 @pytest.mark.parametrize("failure", [(500, "EngineCore encountered an issue"), (503, "busy"), (429, "slow"), Break()])
 def test_a_passing_failure_is_asked_again_and_answered_once(failure):
-    answer, fake = one(in_turn(failure, failure, (200, generated())))
+    async def work(client):
+        return await draw(client), client.counters.repetitions, client._pause(2), client._pause(30)
+
+    (answer, *rest), fake = one(in_turn(failure, failure, (200, generated())), work)
     assert answer.token_ids == [4, STOP]
+    assert rest == [2, 0.04, 10.0]
     assert len(fake.requests) == 3
     assert fake.requests[0] == fake.requests[2]
 
 
-def test_an_answer_that_the_server_broke_off_is_asked_again():
-    aborted = generated((4,), finish_reason="abort")
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_an_answer_that_the_server_broke_off_is_asked_again(reason):
+    aborted = generated((4,), finish_reason=reason)
     answer, fake = one(in_turn((200, aborted), (200, generated())))
     assert (answer.token_ids, len(fake.requests)) == ([4, STOP], 2)
     with pytest.raises(EngineError, match="broken off by the server, 3 attempts"):
@@ -121,6 +126,20 @@ def test_what_was_in_flight_when_a_server_died_is_answered_by_the_next_one_each_
     assert [answer.token_ids[0] for answer in answers] == list(range(10, 30))
     assert server.revivals == 1
     assert sorted(body["token_ids"][0] for _, body in alive.requests) == list(range(10, 30))
+
+
+def test_nothing_is_sent_to_a_server_that_is_being_revived():
+    with FakeServer(lambda path, body: Break()) as dead, FakeServer(in_turn((200, generated()))) as alive:
+        server = RevivedServer(dead.url, moves_to=alive.url, seconds=0.3)
+
+        async def work(client):
+            first = asyncio.create_task(draw(client))
+            while not server.revivals:
+                await asyncio.sleep(0.01)
+            return await draw(client), await first
+
+        run(server, work)
+    assert (len(dead.requests), len(alive.requests)) == (1, 2)
 
 
 def test_a_server_that_cannot_be_brought_back_fails_everybody_who_waits():
@@ -214,6 +233,42 @@ def test_a_refusal_is_not_repeated_and_says_what_to_change(status, said):
     with FakeServer(in_turn((status, "no"))) as fake, pytest.raises(EngineError, match=said):
         run(RevivedServer(fake.url), draw)
     assert len(fake.requests) == 1
+
+
+def test_every_version_that_drew_a_part_of_an_answer_is_told():
+    spans = [{"version": "3", "start": 0, "end": 1}, {"version": "4", "start": 1, "end": 2}]
+    assert one(in_turn((200, generated(weight_versions=spans))))[0].versions == frozenset({"3", "4"})
+
+
+def test_rounding_above_probability_1_is_probability_1():
+    assert one(in_turn((200, generated(logprobs=[-0.25, 5e-7]))))[0].logprobs == [-0.25, 0.0]
+
+
+def test_proxies_of_the_environment_are_not_for_servers(monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert one(in_turn((200, generated())), max_retries=0)[0].token_ids == [4, STOP]
+
+
+def test_a_client_that_is_closed_waits_for_no_revival():
+    class Slow(RevivedServer):
+        async def revive(self):
+            self.revivals += 1
+            await asyncio.sleep(600)
+
+    async def main():
+        server = Slow("http://127.0.0.1:9")
+        client = VllmClient(VllmEngineConfig(backoff_seconds=0.01), server=server)
+        asked = asyncio.create_task(draw(client))
+        while not server.revivals:
+            await asyncio.sleep(0.01)
+        await client.close()
+        await asyncio.wait([asked], timeout=60)
+        assert asked.done()
+
+    asyncio.run(main())
 
 
 def test_scores_are_those_of_the_continuation():

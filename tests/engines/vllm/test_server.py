@@ -81,6 +81,7 @@ def test_a_server_is_started_asked_and_ended_with_all_its_parts(make_server, tmp
     assert arguments[arguments.index("--max-lora-rank") + 1] == "8"
     assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
     assert "--skip-tokenizer-init" in arguments
+    assert "--no-enable-chunked-prefill" not in arguments  # the stand-in is for no CPU
     assert not server.is_started
 
 
@@ -182,6 +183,18 @@ def test_restarts_are_limited(make_server):
         os.kill(_about(server.url)["pids"][0], signal.SIGKILL)
         with pytest.raises(EngineError, match="died again after max_restarts = 1"):
             await server.revive()
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_restarts_of_long_ago_do_not_count(make_server):
+    async def run():
+        server = make_server(max_restarts=1, restart_minutes=1e-6)
+        await server.ready()
+        for _ in range(2):
+            os.kill(_about(server.url)["pids"][0], signal.SIGKILL)
+            assert await server.revive()
         await server.stop()
 
     asyncio.run(run())

@@ -1,6 +1,9 @@
-"""What a server that midcourse starts is told by environment variables."""
+"""What a server that midcourse starts is told by environment variables and arguments."""
 
-from midcourse.engines.vllm.own_server import OwnServer, OwnServerConfig
+import os
+from pathlib import Path
+
+from midcourse.engines.vllm.own_server import EXTENSION_FOLDER, OwnServer, OwnServerConfig
 from midcourse.training.launch import without_torchrun
 
 OF_TORCHRUN = {
@@ -25,3 +28,35 @@ def test_a_server_of_ours_is_none_of_torchruns_processes(monkeypatch, tmp_path):
     told = server._environment()
     assert told["CUDA_VISIBLE_DEVICES"] == "6,7"
     assert OF_TORCHRUN.keys() & told.keys() == set()
+
+
+def test_a_server_imports_the_extension_and_only_its_own_interpreters_paths(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    shared = OwnServer(OwnServerConfig(weights_folder=str(tmp_path)), model="x/y")._environment()
+    assert shared["PYTHONPATH"].split(os.pathsep) == [str(EXTENSION_FOLDER), "/ours"]
+    other = OwnServerConfig(python="/bin/sh", weights_folder=str(tmp_path))
+    assert OwnServer(other, model="x/y")._environment()["PYTHONPATH"] == str(EXTENSION_FOLDER)
+    given = OwnServerConfig(environment={"PYTHONPATH": "/given"}, weights_folder=str(tmp_path))
+    told = OwnServer(given, model="x/y")._environment()
+    assert told["PYTHONPATH"].split(os.pathsep) == [str(EXTENSION_FOLDER), "/given"]
+    assert told["VLLM_SERVER_DEV_MODE"] == "1"
+    assert told["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "0"
+
+
+def test_the_arguments_that_drawing_and_updating_depend_on(tmp_path):
+    config = OwnServerConfig(weights_folder=str(tmp_path), nccl=True, arguments=("--seed", "7"))
+    server = OwnServer(config, model="x/y", write_tokenizer=Path.mkdir)
+    arguments = server._arguments()
+
+    def value(name):
+        return arguments[arguments.index(name) + 1]
+
+    assert value("--generation-config") == "vllm"
+    assert value("--worker-extension-cls") == "midcourse_extension.Extension"
+    assert value("--weight-transfer-config") == '{"backend": "nccl"}'
+    assert {"--enable-scale-out", "--disable-uvicorn-access-log"} <= set(arguments)
+    assert Path(value("--tokenizer")).is_dir()
+    assert arguments[-2:] == ["--seed", "7"]  # behind ours, so that they count
+    assert "--no-enable-chunked-prefill" not in arguments
+    server._is_on_cpu = True
+    assert "--no-enable-chunked-prefill" in server._arguments()
