@@ -46,7 +46,7 @@ def test_an_answer_that_comes_byte_by_byte_ends_in_time():
     def trickle(listening):
         connection, _ = listening.accept()
         with connection:
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n")
             while not stopped.wait(0.02):
                 connection.sendall(b" ")
 
