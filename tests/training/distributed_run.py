@@ -225,7 +225,7 @@ def saved(world, folder: Path, *, updates: int = UPDATES, resume: bool = False) 
             assert found is not None
             done = found.update
         for _ in range(updates):
-            update(updater, PLAIN)
+            update(updater, PLAIN[:1])
         state = TrainingState(update=done + updates, data={"seed": 0})
         save_checkpoint(folder / name, policy=policy, updater=updater, state=state, keep=2)
         outcomes[name] = {
