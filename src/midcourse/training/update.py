@@ -11,10 +11,9 @@ gradients of all processes add up to that of one.
 
 import logging
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from types import MappingProxyType
 from typing import Any
@@ -29,7 +28,9 @@ from midcourse.training.batch import MicroBatch, Row, build_batch, micro_batches
 from midcourse.training.config import TrainingConfig
 from midcourse.training.lora import frozen_copy
 from midcourse.training.policy import Policy, TokenLogprobs, token_logprobs
+from midcourse.training.row_tensors import importance_BT, pad_rows, teacher_logprobs_BT
 from midcourse.training.shared_prefix import attention_over_trees, tree_logprobs, why_not_shared
+from midcourse.training.tally import Tally
 from midcourse.training.trained_weights import TrainedWeights
 from midcourse.training.world import Alone, World, collective
 from midcourse.types import Group
@@ -66,41 +67,6 @@ class UpdateCounters:
     optimizer_steps: int = 0
     nonfinite_in_a_row: int = 0
     phase: str = ""  # of the method's schedule, in which the last update was made
-
-
-@dataclass(slots=True)
-class Tally:
-    """Sums over one update, of one process or of all."""
-
-    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    maxima: dict[str, float] = field(default_factory=dict)
-    objective_tokens: int = 0  # trained tokens seen by the objective, every epoch counted
-    loss: float = 0.0
-    grad_norms: list[float] = field(default_factory=list)
-    optimizer_steps: int = 0
-    nonfinite_steps: int = 0
-    caps_importance: bool = False
-
-    def add_maximum(self, name: str, value: float) -> None:
-        """Keep the value if it is the largest under its name."""
-        self.maxima[name] = max(value, self.maxima.get(name, -math.inf))
-
-    def joined(self, other: "Tally") -> "Tally":
-        """Return the sums over the micro-batches of two processes. Steps and norms are the same on both."""
-        sums, maxima = defaultdict(float, self.sums), dict(self.maxima)
-        for name, value in other.sums.items():
-            sums[name] += value
-        both = replace(
-            self,
-            sums=sums,
-            maxima=maxima,
-            objective_tokens=self.objective_tokens + other.objective_tokens,
-            loss=self.loss + other.loss,
-            caps_importance=self.caps_importance or other.caps_importance,
-        )
-        for name, value in other.maxima.items():
-            both.add_maximum(name, value)
-        return both
 
 
 class Updater:
@@ -174,7 +140,7 @@ class Updater:
         ]
         tally = self.take_steps(work, learning_rate)
         return {
-            **_averages(tally),
+            **tally.averages(),
             "objective/learning_rate": learning_rate,
             "objective/trainable_parameters": float(self.weights.num_parameters),
             "objective/computed_tokens": float(sum(batch.computed_tokens for part in work for batch in part)),
@@ -294,7 +260,7 @@ class Updater:
                 old_BT = found.logprobs_BT.detach() if old is None else old[index]
                 inputs = self._inputs(batch, found.logprobs_BT, old_BT)
                 if first_pass:
-                    _add_rollout_metrics(counted, batch.rows, old_BT, found.entropies_BT, self.config.importance_cap)
+                    counted.add_rollouts(batch.rows, old_BT, found.entropies_BT, self.config.importance_cap)
                 output = self.objective(inputs)
                 output.loss.backward()
             self.weights.collect_gradients()
@@ -349,7 +315,7 @@ class Updater:
         trained_BT = pad_rows([row.trained for row in rows], like=logprobs_BT).bool()
         weights_BT = pad_rows([row.trajectory.weights for row in rows], like=logprobs_BT)
         if self.config.importance_cap is not None:
-            weights_BT = weights_BT * _importance_BT(rows, old_BT, self.config.importance_cap)
+            weights_BT = weights_BT * importance_BT(rows, old_BT, self.config.importance_cap)
         blank_BT = torch.zeros_like(old_BT)
         sampled_BT = pad_rows([row.sampled for row in rows], like=old_BT).bool()
         return ObjectiveInputs(
@@ -363,7 +329,7 @@ class Updater:
                 self._logprobs(batch, model=self.reference).logprobs_BT if self.objective.kl_coefficient > 0 else None
             ),
             intervention_BT=trained_BT & ~sampled_BT,
-            teacher_logprobs_BT=_teacher_logprobs_BT(rows, like=old_BT),
+            teacher_logprobs_BT=teacher_logprobs_BT(rows, like=old_BT),
         )
 
 
@@ -386,79 +352,3 @@ def _can_share(model: Any) -> bool:
     if reason is not None:
         logger.warning("%s computes every row apart, whatever they share: %s", type(model).__name__, reason)
     return reason is None
-
-
-def pad_rows(rows: Sequence[Sequence[float | bool]], *, like: Tensor) -> Tensor:
-    """Return [B, T] the rows padded with 0 on the right to the width of `like`, in its type and on its device."""
-    padded = torch.zeros(like.shape, dtype=like.dtype)
-    for index, row in enumerate(rows):
-        padded[index, : len(row)] = torch.tensor(row, dtype=like.dtype)
-    return padded.to(like.device)
-
-
-def _engine_logprobs_BT(rows: Sequence[Row], *, like: Tensor) -> Tensor:
-    return pad_rows(
-        [[0.0 if value is None else value for value in row.trajectory.behavior_logprobs] for row in rows], like=like
-    )
-
-
-def _teacher_logprobs_BT(rows: Sequence[Row], *, like: Tensor) -> Tensor | None:
-    scored = [row.trajectory.teacher_logprobs for row in rows]
-    known = [[0.0 if value is None else value for value in values] for values in scored if values is not None]
-    return pad_rows(known, like=like) if len(known) == len(rows) else None
-
-
-def _importance_BT(rows: Sequence[Row], old_BT: Tensor, cap: float) -> Tensor:
-    """Return [B, T] min(pi_old / pi_engine, cap) on tokens of the policy, 1 elsewhere (intervention tokens too)."""
-    sampled_BT = pad_rows([row.sampled for row in rows], like=old_BT).bool()
-    difference_BT = (old_BT - _engine_logprobs_BT(rows, like=old_BT)).masked_fill(~sampled_BT, 0.0)
-    return difference_BT.exp().clamp(max=cap).masked_fill(~sampled_BT, 1.0)
-
-
-def _add_rollout_metrics(
-    tally: Tally, rows: Sequence[Row], old_BT: Tensor, entropies_BT: Tensor, cap: float | None
-) -> None:
-    """Add what is known of the rollout weights: entropies by writer, and how far the engine's numbers are off."""
-    sampled_BT = pad_rows([row.sampled for row in rows], like=old_BT).bool()
-    trained_BT = pad_rows([row.trained for row in rows], like=old_BT).bool()
-    difference = (old_BT - _engine_logprobs_BT(rows, like=old_BT))[sampled_BT].double()
-    for source, chosen_BT in (("policy", sampled_BT), ("intervention", trained_BT & ~sampled_BT)):
-        tally.sums[f"tokens_{source}"] += int(chosen_BT.sum())
-        tally.sums[f"entropy_{source}"] += float(entropies_BT[chosen_BT].double().sum())
-        tally.sums[f"logprob_{source}"] += float(old_BT[chosen_BT].double().sum())
-    if not len(difference):
-        return
-    tally.sums["mismatch_absolute"] += float(difference.abs().sum())
-    # k3 of KL(engine || trainer): the engine drew the tokens.
-    tally.sums["mismatch_kl"] += float((difference.expm1() - difference).sum())
-    tally.add_maximum("mismatch/max_abs_logprob", float(difference.abs().max()))
-    if cap is not None:
-        tally.caps_importance = True
-        tally.sums["mismatch_capped"] += int((difference > math.log(cap)).sum())
-
-
-def _averages(tally: Tally) -> dict[str, float]:
-    metrics = dict(tally.maxima)
-    if tally.objective_tokens:
-        metrics["objective/loss"] = tally.loss / max(tally.optimizer_steps + tally.nonfinite_steps, 1)
-        metrics.update(
-            {
-                name: value / tally.objective_tokens
-                for name, value in tally.sums.items()
-                if name.startswith("objective/")
-            }
-        )
-    if tally.grad_norms:
-        metrics["objective/grad_norm"] = sum(tally.grad_norms) / len(tally.grad_norms)
-    for source in ("policy", "intervention"):
-        count = tally.sums[f"tokens_{source}"]
-        metrics[f"objective/tokens_{source}"] = float(count)
-        if count:
-            metrics[f"objective/entropy_{source}"] = tally.sums[f"entropy_{source}"] / count
-            metrics[f"objective/logprob_{source}"] = tally.sums[f"logprob_{source}"] / count
-    if num_sampled := tally.sums["tokens_policy"]:
-        metrics["mismatch/mean_abs_logprob"] = tally.sums["mismatch_absolute"] / num_sampled
-        metrics["mismatch/kl"] = tally.sums["mismatch_kl"] / num_sampled
-        if tally.caps_importance:
-            metrics["mismatch/capped_fraction"] = tally.sums["mismatch_capped"] / num_sampled
-    return metrics
