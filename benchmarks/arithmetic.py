@@ -19,10 +19,10 @@ from typing import Any
 
 from benchmarks.arms import parser_for, print_result, run_benchmark
 
-from midcourse.assembly import collect_groups
 from midcourse.config import build_config
 from midcourse.methods.mintrl_statistics import mintrl_statistics
 from midcourse.nano.settings import arithmetic_settings, merge_section
+from midcourse.runs import collect_groups
 
 SELF = {"judge": {"played_by": "frozen"}}
 ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {

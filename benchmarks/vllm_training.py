@@ -17,11 +17,11 @@ from typing import Any
 from benchmarks.arms import over_seeds, parser_for, print_result, run_all
 from benchmarks.serving import ON_A_CPU
 
-from midcourse.assembly import evaluate_checkpoint, locate_checkpoint
 from midcourse.config import build_config
 from midcourse.nano.demo import read_result
 from midcourse.nano.settings import world_settings
 from midcourse.recording.reader import RunReader
+from midcourse.runs import evaluate_checkpoint, locate_checkpoint
 
 METHODS = ("rti", "mintrl", "rail")
 ENGINES = ("transformers", "vllm")

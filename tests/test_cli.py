@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import midcourse
-from midcourse.assembly import audit_leaks, collect_groups, locate_checkpoint
 from midcourse.cli import app, main
 from midcourse.commands.console import print_json
 from midcourse.commands.loading import load_settings
@@ -21,6 +20,7 @@ from midcourse.config import default_config, load_config, register_all, resolved
 from midcourse.doctor import Status, examine
 from midcourse.errors import ConfigError
 from midcourse.methods.base import METHODS
+from midcourse.runs import audit_leaks, collect_groups, locate_checkpoint
 from midcourse.types import AssistantTurn, Group, Member, ReviewOutcome, ReviewRecord, TokenSource, Trajectory, Turn
 
 register_all()

@@ -90,7 +90,7 @@ def train(
     launch = Launch.from_environment()
     command = printable(shlex.join([*launch.command, "train", str(config), *given, *place, "--resume"]))
     if not launch.is_main:
-        from midcourse.assembly import train_beside
+        from midcourse.runs import train_beside
 
         with unstoppable():
             train_beside(chosen, launch)
@@ -99,7 +99,7 @@ def train(
         stoppable(f"stopped; go on with: {command}"),
         progress_bar("updates", chosen.training.updates) as advance,
     ):
-        from midcourse.assembly import joined_world, train_run
+        from midcourse.runs import joined_world, train_run
 
         with joined_world(chosen, launch) as world:
             summary = asyncio.run(train_run(chosen, resume=resume, advance=advance, world=world))
@@ -127,7 +127,7 @@ def evaluate(
       midcourse eval runs/rti-0
       midcourse eval runs/rti-0/checkpoints/step_20 --set evaluation.attempts=8 --json
     """
-    from midcourse.assembly import evaluate_checkpoint, locate_checkpoint
+    from midcourse.runs import evaluate_checkpoint, locate_checkpoint
 
     checkpoint = locate_checkpoint(run_or_checkpoint)
     chosen = load_for_checkpoint(checkpoint.run, overrides)
@@ -160,8 +160,8 @@ def rollout(
       midcourse rollout run.toml --no-intervene --set rollout.temperature=1.0 --json
     """
     chosen = load_settings(config, overrides)
-    from midcourse.assembly import collect_groups
     from midcourse.commands.show import branches_text, group_json, group_lines, legend, reviews_text, rewards_line
+    from midcourse.runs import collect_groups
 
     with progress_bar("tasks", tasks) as advance:
         collected = asyncio.run(
@@ -209,8 +209,8 @@ def audit(
       midcourse audit runs/rti-0 --split test --json
       midcourse audit run.toml --set method.roles.played_by=scripted
     """
-    from midcourse.assembly import audit_leaks, locate_checkpoint, with_weights
     from midcourse.commands.audit import audit_json, audit_lines
+    from midcourse.runs import audit_leaks, locate_checkpoint, with_weights
 
     if os.path.isdir(source):
         checkpoint = locate_checkpoint(source)

@@ -184,8 +184,8 @@ def _torch_build() -> Iterator[Finding]:
 
 
 def _nano_policy() -> Finding:
-    from midcourse.assembly import load_policy
     from midcourse.config import default_config
+    from midcourse.training.policy import load_policy
 
     try:
         policy = load_policy(default_config().policy)

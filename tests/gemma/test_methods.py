@@ -11,9 +11,9 @@ import pytest
 from tests.engines.vllm.conftest import ONE_THREAD
 from tests.engines.vllm.conftest import PYTHON as VLLM_PYTHON
 
-from midcourse.assembly import train_run
 from midcourse.config import build_config, register_all
 from midcourse.recording.reader import RunReader
+from midcourse.runs import train_run
 from midcourse.training.checkpoint import check_manifest
 from midcourse.training.policy import PolicyConfig, load_policy
 

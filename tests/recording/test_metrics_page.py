@@ -10,7 +10,6 @@ import torch
 from tests.evaluation.reviewed_run import collect, slips
 from tests.evaluation.synthetic_run import make_group
 
-from midcourse.assembly import FAILURE_METRICS
 from midcourse.branching.actions import GRIDS
 from midcourse.branching.skill import Skill
 from midcourse.config import register_all
@@ -22,6 +21,7 @@ from midcourse.methods.rail_statistics import rail_statistics
 from midcourse.methods.rti_statistics import RTIStatistics
 from midcourse.objectives.base import ObjectiveInputs
 from midcourse.recording.metrics import group_metrics
+from midcourse.runs import FAILURE_METRICS
 from midcourse.types import BranchRecord, Group, InterventionOutcome, Member, Origin, ReviewOutcome
 
 register_all()

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from training_building import make_group
 
 from midcourse.advantages.group import group_advantages
-from midcourse.assembly import train_run
 from midcourse.config import load_config, toml_value
 from midcourse.errors import ConfigError, TrainingError
 from midcourse.recording.reader import RunReader
+from midcourse.runs import train_run
 from midcourse.training.batch import build_batch, micro_batches, share_of
 from midcourse.training.distributed import Processes, _own_device
 from midcourse.training.launch import Launch

@@ -9,7 +9,7 @@ from letter_run import letter_policy, train_letters
 from lora_building import LORA, lora_letters
 from training_building import same_weights, weights_of
 
-from midcourse.assembly import assembled, evaluate_checkpoint, locate_checkpoint, train_run
+from midcourse.assembly import assembled
 from midcourse.commands.export import export_model
 from midcourse.config import build_config
 from midcourse.errors import ConfigError
@@ -17,6 +17,7 @@ from midcourse.interventions.teacher import ScorerConfig
 from midcourse.methods.opd import OPDConfig
 from midcourse.methods.rail import RAIL, RAILConfig
 from midcourse.nano.settings import world_settings
+from midcourse.runs import evaluate_checkpoint, locate_checkpoint, train_run
 from midcourse.training.lora import adapter_weights, has_adapter
 from midcourse.training.policy import PolicyConfig, load_policy
 

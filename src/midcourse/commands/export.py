@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from midcourse.assembly import locate_checkpoint
 from midcourse.config import kept_settings, load_config
 from midcourse.errors import ConfigError, OutputError
 from midcourse.nano.package import BUILT_IN, BUILT_IN_CHAT
 from midcourse.recording.reader import RunReader
+from midcourse.runs import locate_checkpoint
 from midcourse.training.lora import AdapterFile, find_adapter, load_adapter, merge_adapter
 from midcourse.training.model_card import CARD, CardFacts, model_card
 from midcourse.training.policy import check_path, load_model, load_tokenizer

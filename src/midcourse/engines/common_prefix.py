@@ -21,7 +21,7 @@ def num_common(sequences: Sequence[Sequence[int]]) -> int:
     if len(sequences) < MIN_ROWS:
         return 0
     # What the least and the greatest share, those between them share too.
-    least, greatest = min(sequences), max(sequences)
+    least, greatest = min(sequences, key=tuple), max(sequences, key=tuple)
     length = next(
         (position for position, (one, other) in enumerate(zip(least, greatest, strict=False)) if one != other),
         min(len(least), len(greatest)),

@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from midcourse.assembly import assembled, evaluate_parts
+from midcourse.assembly import assembled
 from midcourse.config import build_config
 from midcourse.engines.base import Engine, SamplingParams
 from midcourse.interventions.reading import ReviewReply, read_reply
 from midcourse.nano.arithmetic.chat import ArithmeticChatFormat
 from midcourse.nano.arithmetic.demonstrations import KINDS, DemonstrationConfig, Demonstrator
 from midcourse.nano.settings import arithmetic_settings
+from midcourse.runs import evaluate_parts
 
 MEASURE_SEED = 999
 """Of the documents that the judge is examined on: the warm start draws with other seeds."""

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from midcourse.assembly import assembled, evaluate_parts
+from midcourse.assembly import assembled
 from midcourse.config import build_config
 from midcourse.engines.base import Engine, SamplingParams
 from midcourse.interventions.gate import min_token_logprob, perplexity
@@ -18,6 +18,7 @@ from midcourse.interventions.reading import CorrectorReply, ValidatorReply, Veri
 from midcourse.nano.navigation.chat import CompactChatFormat
 from midcourse.nano.navigation.demonstrations import DemonstrationConfig, Demonstrator
 from midcourse.nano.settings import navigation_settings
+from midcourse.runs import evaluate_parts
 
 REPLIES = {"validator": ValidatorReply, "corrector": CorrectorReply, "verifier": VerifierReply}
 SHARES = ("easy", "hard", "cued", "remark", *REPLIES)
