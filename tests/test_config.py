@@ -1,5 +1,6 @@
 """Settings are strict: what is not used is an error that names what was meant."""
 
+import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -298,6 +299,8 @@ def test_a_table_that_may_be_absent_is_written_compared_and_read_back(tmp_path):
 def test_a_table_that_a_file_leaves_out_can_be_begun_by_an_override(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(commented_toml("rail"), encoding="utf-8")
+    assert load_config(path, REPAIR) == load_config(None, REPAIR)
+    path.write_text(resolved_toml(default_config("rail")), encoding="utf-8")
     assert 'repair = "none"' in path.read_text(encoding="utf-8")
     assert load_config(path, REPAIR) == load_config(None, REPAIR)
     with pytest.raises(ConfigError, match=r"--set method\.online\.x: online is a value, not a section"):
@@ -376,3 +379,51 @@ def test_the_compact_chat_goes_with_the_nano_profile_alone():
     with pytest.raises(ConfigError, match=r"environment\.profile = 'full'"):
         load_config(None, ["environment.profile=full"])
     assert load_config(None, ["environment.profile=full", "policy.chat=chatml", "policy.path=some/model"])
+
+
+@pytest.mark.parametrize(
+    ("table", "overrides"),
+    [
+        ("engine.server", ["engine.name=vllm"]),
+        ("engine.running", ["engine.name=vllm"]),
+        ("policy.lora", []),
+        ("method.repair", ["method.name=rail", 'method.space.regimes=["mild", "repair"]']),
+    ],
+)
+def test_a_table_that_may_be_absent_is_written_commented_out_and_loads_without_the_marks(table, overrides, tmp_path):
+    chosen = [line for line in overrides if ".name=" in line]
+    text = commented_toml(DEFAULT_METHOD, chosen)
+    before, separator, rest = text.partition(f"# [{table}]\n")
+    assert separator
+    section, _, name = table.partition(".")
+    assert not re.search(rf'^{name} = "none"', text, re.MULTILINE)
+    block, gap, after = f"{separator}{rest}".partition("\n\n")
+    assert all(line.startswith("#") for line in block.splitlines())
+    assert "# # " in block  # what a setting means
+    path = tmp_path / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    assert getattr(getattr(load_config(path), section), name) is None
+    path.write_text(before + re.sub("^# ?", "", block, flags=re.MULTILINE) + gap + after, encoding="utf-8")
+    loaded = getattr(load_config(path, overrides), section)
+    assert getattr(loaded, name) is not None
+    every = {key.removeprefix(f"{table}.") for key in known_keys({section: type(loaded)}) if key.startswith(table)}
+    assert {key for key in every if "." not in key} <= set(re.findall(r"^# (\w+) = ", block, re.MULTILINE))
+
+
+OTHER_ENGINE = r"run\.toml: engine\.max_batch_rows = 4: the file's table \[engine\] is for 'transformers', .*"
+
+
+@pytest.mark.parametrize("named", ["", 'name = "transformers"\n'])
+def test_a_files_table_for_another_name_than_set_gives_is_an_error_that_says_to_replace_it(named, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(f"[engine]\n{named}max_batch_rows = 4\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=OTHER_ENGINE + r"`midcourse init --set engine\.name=vllm` shows") as caught:
+        load_config(path, ["engine.name=vllm"])
+    assert "did you mean" not in str(caught.value)
+    # What --set itself gives to the wrong engine is another mistake, and so is a file's that names its engine.
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"--set engine\.max_batch_rows = 4: not used by engine 'vllm'"):
+        load_config(path, ["engine.name=vllm", "engine.max_batch_rows=4"])
+    path.write_text('[engine]\nname = "vllm"\nmax_batch_rows = 4\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"not used by engine 'vllm'"):
+        load_config(path, ["engine.name=vllm"])

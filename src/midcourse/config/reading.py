@@ -72,6 +72,8 @@ class _Origin:
 
     file: str | None
     overridden: frozenset[str]
+    file_names: Mapping[str, Any]
+    """Section -> the name that the file alone gives it, for the sections whose name was overridden."""
 
     def of(self, key: str) -> str:
         overridden = any(f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for name in self.overridden)
@@ -91,10 +93,10 @@ def load_config(path: Path | str | None = None, overrides: Sequence[str] = ()) -
         ConfigError: the file cannot be read, a key is unknown or unused, a value has the wrong type or range.
     """
     values = {} if path is None else _read(Path(path))
-    keys = set()
-    for override in overrides:
-        keys.add(_apply(values, override))
-    return build_config(values, _Origin(None if path is None else str(path), frozenset(keys)))
+    file_names = {} if path is None else {section: _name_in(values, section) for section in NAMED_SECTIONS}
+    keys = frozenset([_apply(values, override) for override in overrides])
+    renamed = {section: name for section, name in file_names.items() if f"{section}.name" in keys}
+    return build_config(values, _Origin(None if path is None else str(path), keys, renamed))
 
 
 def default_config(method: str = DEFAULT_METHOD, overrides: Sequence[str] = ()) -> RunConfig:
@@ -104,7 +106,7 @@ def default_config(method: str = DEFAULT_METHOD, overrides: Sequence[str] = ()) 
 
 def build_config(values: Mapping[str, Any], origin: _Origin | None = None) -> RunConfig:
     """Return checked settings from nested plain values. Raises as `load_config`."""
-    origin = origin or _Origin("settings", frozenset())
+    origin = origin or _Origin("settings", frozenset(), {})
     register_all()
     _reject_foreign_values(values, origin)
     values = {**values, **_plugins(values, origin)}
@@ -213,6 +215,12 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is not TOML: {TOO_LONG}") from error
 
 
+def _name_in(values: Mapping[str, Any], section: str) -> Any:
+    table = values.get(section)
+    default = NAMED_SECTIONS[section][1]
+    return table.get("name", default) if isinstance(table, Mapping) else default
+
+
 def _apply(values: dict[str, Any], override: str) -> str:
     key, separator, text = override.partition("=")
     key, text = key.strip(), text.strip()
@@ -317,6 +325,13 @@ def _reject_unknown_keys(values: Mapping[str, Any], classes: Mapping[str, type[B
                 for name in NAMED_SECTIONS[section][0].names()
                 if NAMED_SECTIONS[section][0][name] is classes[section]
             )
+            was = origin.file_names.get(section, chosen)
+            if was != chosen and key not in origin.overridden:
+                raise ConfigError(
+                    f"{origin.of(key)} = {shown}: the file's table [{section}] is for {was!r}, and --set "
+                    f"{section}.name={chosen} leaves its settings in place; replace the table in the file: "
+                    f"`midcourse init --set {section}.name={chosen}` shows the other's"
+                )
             raise ConfigError(
                 f"{origin.of(key)} = {shown}: not used by {section} {chosen!r} ({', '.join(users)} uses it){hint}"
             )

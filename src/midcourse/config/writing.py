@@ -178,11 +178,32 @@ def _role_of(method: BaseModel) -> str | None:
 def _render_section(value: BaseModel, path: str, *, commented: bool) -> list[str]:
     fields = section_fields(type(value))
     tables = [name for name in fields if isinstance(getattr(value, name), BaseModel)]
-    lines = _render_fields(value, [name for name in fields if name not in tables], commented=commented)
+    absent = [name for name in fields if commented and _is_absent_table(value, name)]
+    lines = _render_fields(value, [name for name in fields if name not in {*tables, *absent}], commented=commented)
+    for name in absent:
+        lines += ["", *_comment(_meaning(type(value), name)), *_commented_out(type(value), name, f"{path}.{name}")]
     for name in tables:
         lines += ["", f"[{path}.{name}]"]
         lines += _render_section(getattr(value, name), f"{path}.{name}", commented=commented)
     return lines
+
+
+def _is_absent_table(section: BaseModel, name: str) -> bool:
+    """Return whether a field is a table that is not there, and that a file need not mention to leave it out."""
+    spec = type(section).model_fields[name]
+    return nested_class(type(section), name) is not None and getattr(section, name) is None and spec.default is None
+
+
+def _commented_out(section_class: type[BaseModel], name: str, path: str) -> list[str]:
+    """Return a table at its defaults, behind `# `: without that mark it is in force, and its comments still are some.
+
+    What has no default is written as the field's example.
+    """
+    table_class = nested_class(section_class, name)
+    assert table_class is not None
+    required = {key: spec.examples[0] for key, spec in table_class.model_fields.items() if spec.is_required()}
+    lines = [f"[{path}]", *_render_section(table_class(**required), path, commented=True)]
+    return [f"# {line}".rstrip() for line in lines]
 
 
 def _render_fields(value: BaseModel, names: Sequence[str], *, commented: bool) -> list[str]:

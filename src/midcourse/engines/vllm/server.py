@@ -79,7 +79,7 @@ class GivenServerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    url: str
+    url: str = Field(examples=["http://10.0.0.5:8000"])
     """Address without a path, as in "http://10.0.0.5:8000"."""
     weights_folder: str | None = None
     """A folder that this machine and the server's both have under this name; none: weights cannot pass through files,
