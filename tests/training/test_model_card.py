@@ -53,6 +53,16 @@ def test_of_an_adapter_it_says_how_the_two_are_loaded():
     assert "built into midcourse" in card(is_adapter=True, base="nano")
 
 
+@pytest.mark.parametrize("base", ["/home/someone/gemma", "gemma", "models/../gemma"])
+def test_a_base_that_is_a_folder_is_named_and_no_line_loads_its_name(base):
+    text = card(is_adapter=True, base=base)
+    loading = text.split("## Loading")[1].split("## ")[0]
+    assert "# BASE: the folder of the base model" in loading
+    assert "AutoModelForCausalLM.from_pretrained(BASE)" in loading
+    assert "gemma" not in loading
+    assert f"| base model | {published(base)} |" in text
+
+
 def test_no_place_of_the_machine_or_its_network_is_published():
     text = card(base="/home/someone/models/own-model")
     assert "someone" not in text

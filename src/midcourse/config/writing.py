@@ -201,7 +201,8 @@ def _commented_out(section_class: type[BaseModel], name: str, path: str) -> list
     """
     table_class = nested_class(section_class, name)
     assert table_class is not None
-    required = {key: spec.examples[0] for key, spec in table_class.model_fields.items() if spec.is_required()}
+    fields = table_class.model_fields.items()
+    required = {key: spec.examples[0] for key, spec in fields if spec.is_required() and spec.examples}
     lines = [f"[{path}]", *_render_section(table_class(**required), path, commented=True)]
     return [f"# {line}".rstrip() for line in lines]
 

@@ -105,11 +105,15 @@ def _loading(facts: CardFacts, base: str) -> str:
             "model = AutoModelForCausalLM.from_pretrained(FOLDER)",
         ]
     else:
+        # Of a folder only its last part is published, which loads nothing.
+        is_on_a_hub = HUB_NAME.fullmatch(base) is not None
+        comment = [] if is_on_a_hub else ["# BASE: the folder of the base model that the table names"]
         lines = [
             "from peft import PeftModel",
             "from transformers import AutoModelForCausalLM",
             "",
-            f"base = AutoModelForCausalLM.from_pretrained({json.dumps(base)})",
+            *comment,
+            f"base = AutoModelForCausalLM.from_pretrained({json.dumps(base) if is_on_a_hub else 'BASE'})",
             "model = PeftModel.from_pretrained(base, FOLDER)",
         ]
     return "\n".join(["```python", *lines, "```"])
