@@ -40,7 +40,7 @@ def test_all_weights_are_trained_on_six_gpus_and_served_on_two():
     assert config.engine.weight_sync == "file"
     assert server.arguments[:2] == ("--tensor-parallel-size", "2")
     served = server.environment["CUDA_VISIBLE_DEVICES"].split(",")
-    command = next(line for line in PAGE.splitlines() if "torchrun" in line and FULL in line)
+    command = next(line for line in PAGE.splitlines() if "torchrun" in line and line.endswith(FULL))
     trained = re.search(r"CUDA_VISIBLE_DEVICES=([\d,]+) torchrun --nproc-per-node (\d+) ", command)
     assert trained is not None
     assert len(trained[1].split(",")) == int(trained[2]) == 6
