@@ -95,7 +95,7 @@ def test_a_report_on_reviewed_rollouts_speaks_of_the_reviews(tmp_path):
     assert "under review: 100.0 % in the first update with reviews, 100.0 % in the last." in text
     assert "| corrections |" in text
     assert "after interventions" not in text
-    assert "a mean over 5 updates, without members under review." in text
+    assert "a mean over the last 5 updates, or all so far where they are fewer, without members under review." in text
     assert "| mintrl | 0 | - | 3 |" in text
     assert "| num_revised | 4 |" in text
     assert "review/" not in text  # reviews by outcome stand in the sentence: a mean over updates says less

@@ -44,6 +44,7 @@ BRANCH_NOTE = (
     "run. Majority: the best constant answer, chosen afterwards; balanced: the mean over gains above zero and the "
     "others; r: Pearson's, of predicted and realised gain, and of entropy at the branch's start and gain."
 )
+MEAN_OVER = "last 5 updates, or all so far where they are fewer"
 PERPLEXITY_KEYS = ("intervention/accepted_perplexity_mean", "intervention/perplexity_accepted")
 """RTI's own number (accepted steps of successful rollouts, Fig. 5a), else that of all accepted steps."""
 
@@ -99,7 +100,7 @@ def draw_plots(
         (
             "Evaluation (solid) and share of training groups with a success, as the policy wrote them (dotted)"
             + (" and after interventions (dashed)" if any(run.outcomes for run in comparison.runs) else "")
-            + "; training is a mean over 5 updates"
+            + f"; training is a mean over the {MEAN_OVER}"
             + (", without members under review." if any(run.reviews for run in comparison.runs) else "."),
             plot_progress(comparison, lines, folder / "progress.png"),
         ),
@@ -164,8 +165,8 @@ def _review_plots(
 ) -> list[tuple[str, Path | None]]:
     return [
         (
-            "Success of members that the policy wrote alone (solid) and of those under review (dashed); means over 5 "
-            "updates.",
+            "Success of members that the policy wrote alone (solid) and of those under review (dashed); means over the "
+            f"{MEAN_OVER}.",
             plot_success(comparison, lines, folder / "success.png"),
         ),
         (
