@@ -1,11 +1,12 @@
 """Commands: what they print, and what a user's mistake looks like. Nothing here trains."""
 
 import asyncio
+import fcntl
 import json
+import os
 import re
 import subprocess
 import sys
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from midcourse.cli import app, main
 from midcourse.commands.console import print_json
 from midcourse.commands.loading import load_settings
 from midcourse.commands.show import coloured, group_lines, printable, trajectory_json
-from midcourse.config import default_config, load_config, register_all, resolved_toml
+from midcourse.config import default_config, load_config, register_all
 from midcourse.doctor import Status, examine
 from midcourse.errors import ConfigError
 from midcourse.methods.base import METHODS
@@ -90,11 +91,12 @@ def test_init_writes_a_file_that_loads_and_never_overwrites(method, capsys, tmp_
     assert "exists" in err
 
 
-def test_init_writes_the_file_of_the_world_and_the_model_that_are_named(capsys):
+def test_init_writes_the_file_of_the_world_and_the_model_that_are_named(capsys, tmp_path):
     given = ["environment.name=code", "policy.path=folder", "policy.chat=chatml"]
     status, out, _ = run(capsys, "init", "--method", "mintrl", *(word for pair in given for word in ("--set", pair)))
     assert status == 0
-    assert tomllib.loads(out) == tomllib.loads(resolved_toml(default_config("mintrl", given)))
+    (tmp_path / "run.toml").write_text(out, encoding="utf-8")
+    assert load_config(tmp_path / "run.toml") == default_config("mintrl", given)
     assert "but for what --set gave" in out
 
 
@@ -333,6 +335,66 @@ def test_splits_that_cannot_be_scored_are_said_before_training(splits, capsys, t
     assert (status, out) == (2, "")
     assert "evaluation.splits = [" in err
     assert not folder.exists()
+
+
+def _refuse_to_load(config):
+    raise AssertionError("the policy was loaded")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (["engine.name=vllm", 'engine.server.python="/x"'], "engine.server.python = '/x': no such program"),
+        (
+            ["policy.path=folder", "policy.chat=template", 'policy.chat_template="/x"'],
+            "policy.chat_template = '/x': expected a template's file",
+        ),
+    ],
+)
+def test_what_is_not_there_is_said_before_anything_is_loaded(changes, expected, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("midcourse.assembly.load_policy", _refuse_to_load)
+    file = tmp_path / "run.toml"
+    file.write_text('method.name = "grpo"\n', encoding="utf-8")
+    folder = tmp_path / "run"
+    given = [word for change in changes for word in ("--set", change)]
+    status, out, err = run(capsys, "train", str(file), *given, "--output", str(folder))
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: {expected}")
+    assert not folder.exists()
+
+
+def test_a_folder_that_holds_a_run_or_is_being_trained_in_is_refused_before_anything_is_loaded(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("midcourse.assembly.load_policy", _refuse_to_load)
+    assert run(capsys, "init", "--method", "grpo", "--output", str(tmp_path / "config.toml"))[0] == 0
+    (tmp_path / "metrics.jsonl").write_text('{"update": 1}\n', encoding="utf-8")
+    status, _, err = run(capsys, "train", str(tmp_path))
+    assert (status, err.partition(" already holds a run")[0]) == (2, f"error: {tmp_path}")
+    held = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        status, _, err = run(capsys, "train", str(tmp_path), "--resume")
+    finally:
+        os.close(held)
+    assert (status, err.partition(": another process is training there")[0]) == (2, f"error: {tmp_path}")
+
+
+def test_a_run_that_is_done_ends_at_once_with_its_scores(capsys, tmp_path, monkeypatch):
+    file, folder = tmp_path / "run.toml", tmp_path / "run"
+    lines = ('method.name = "grpo"', "method.group_size = 2", "training.updates = 1", "training.tasks_per_update = 1")
+    lines += ("evaluation.at_start = false", "evaluation.attempts = 1")
+    file.write_text("\n".join(lines), encoding="utf-8")
+    train = ["train", str(file), *NANO[:6], "--output", str(folder), "--json"]
+    status, first, err = run(capsys, *train)
+    assert status == 0
+    assert "loading the policy nano\n" in err
+    assert "scores after update 1: test pass@1 " in err
+    monkeypatch.setattr("midcourse.assembly.load_policy", _refuse_to_load)
+    status, second, err = run(capsys, *train, "--resume")
+    assert (status, json.loads(second)) == (0, json.loads(first))
+    assert "updates 1/1\n" in err
+    assert "all 1 updates are done\n" in err
 
 
 def test_the_file_for_the_built_in_policy_rolls_out_and_the_default_one_says_what_does_not_fit(capsys, tmp_path):

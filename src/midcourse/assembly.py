@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 from midcourse.config import RunConfig
 from midcourse.config.schema import nested_tables
@@ -20,6 +20,7 @@ from midcourse.interventions.speaker import SpeakerConfig
 from midcourse.methods.base import Method, MethodConfig, NeedsFeatures, RolloutTools, Speaker
 from midcourse.nano.package import BUILT_IN_CHAT
 from midcourse.rollout.chat import ChatFormat
+from midcourse.rollout.templates import load_template
 from midcourse.training.lora import frozen_copy
 from midcourse.training.policy import Policy, PolicyConfig, load_policy, load_tokenizer
 
@@ -51,8 +52,10 @@ async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
         EngineError: a server that does not start, or cannot do what is needed.
     """
     _check_features(config)
+    _check_machine(config)
     method = cast(MethodConfig, config.method).build()
     environment = cast(EnvironmentConfig, config.environment).build()
+    logger.info("loading the policy %s", config.policy.path)
     policy = load_policy(config.policy)
     _check_words(config, policy.chat, environment)
     engine = cast(EngineConfig, config.engine).build(policy.model, tokenizer=policy.tokenizer)
@@ -89,6 +92,24 @@ def _check_features(config: RunConfig) -> None:
             f"{config.name_of('method')!r} needs them: expected {expected + ', or ' if expected else ''}"
             'engine.name = "transformers"'
         )
+
+
+@runtime_checkable
+class ChecksMachine(Protocol):
+    """Settings of an engine that can tell in a moment whether this machine has what they name."""
+
+    def check_machine(self) -> None:
+        """Raise ConfigError if it has not."""
+        ...
+
+
+def _check_machine(config: RunConfig) -> None:
+    """Check that what the settings name is there: programs of the engine, files of chat templates."""
+    load_template(config.policy.chat_template)
+    if (speaker := _speaker_settings(config)) is not None:
+        load_template(speaker.chat_template)
+    if isinstance(config.engine, ChecksMachine):
+        config.engine.check_machine()
 
 
 def _check_words(config: RunConfig, chat: ChatFormat, environment: Environment) -> None:
@@ -136,6 +157,7 @@ def _judge(config: RunConfig, policy: Policy) -> Speaker | None:
         engine = build(frozen_copy(policy.model), tokenizer=policy.tokenizer)
         return Speaker(engine=engine, chat=policy.chat, shares_tokens=True)
     told = {"path": chosen.path, "chat": chosen.chat, "chat_template": chosen.chat_template, "lora": None}
+    logger.info("loading the judging model %s", chosen.path)
     other = load_policy(config.policy.model_copy(update=told))
     # Models of one family have one vocabulary: what one wrote need not be encoded again for the other.
     if other.tokenizer is None or policy.tokenizer is None:  # built-in: a chat format has one vocabulary

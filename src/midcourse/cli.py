@@ -14,9 +14,10 @@ from rich.text import Text
 
 import midcourse
 from midcourse import config as settings
-from midcourse.commands.console import errors, output, print_json, progress_bar, show_warning, write_new
+from midcourse.commands.console import errors, output, print_json, show_warning, write_new
 from midcourse.commands.loading import load_for_checkpoint, load_settings, run_decoder
 from midcourse.commands.mistakes import USER_ERROR_STATUS, show_mistake
+from midcourse.commands.progress import progress_bar
 from midcourse.commands.scores import score_table
 from midcourse.commands.show import printable
 from midcourse.commands.stopping import stoppable, unstoppable

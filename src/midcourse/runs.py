@@ -1,6 +1,7 @@
 """What is done with the parts of a run: it is trained, scored, rolled out, audited. For the commands and the demo."""
 
 import asyncio
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from midcourse.config.schema import nested_tables
 from midcourse.environments.base import Environment, Evidence, Task
 from midcourse.errors import ConfigError, RunFolderError
 from midcourse.evaluation.evaluate import EvaluationResult, evaluate_policy
+from midcourse.evaluation.markdown import percent
 from midcourse.interventions.audit import (
     CounterfactualAudit,
     OffersCounterfactuals,
@@ -34,6 +36,8 @@ from midcourse.training.launch import Launch
 from midcourse.training.policy import PolicyConfig, load_policy
 from midcourse.training.world import Alone, World
 from midcourse.types import Group
+
+logger = logging.getLogger(__name__)
 
 Advance = Callable[[int, str], None]
 FAILURE_METRICS: Mapping[str, str] = {
@@ -131,13 +135,20 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance, world:
         ConfigError: settings that do not fit the tasks.
         CheckpointError: a checkpoint cannot be written or read.
     """
-    from midcourse.recording.writer import RunWriter
+    from midcourse.recording.writer import RunWriter, check_folder
     from midcourse.training.trainer import TrainingParts, train_async
 
     folder = config.output_folder
     if resume and os.path.isfile(folder / "config.toml"):
         known = load_config(folder / "config.toml")
         check_same_settings(kept_settings(known), kept_settings(config), place=folder)
+    check_folder(folder, resolved_config=resolved_toml(config), resume=resume)
+    if resume and (done := _updates_done(folder)):
+        advance(done, "")
+        if done == config.training.updates and locate_checkpoint(folder).step.name == f"step_{done}":
+            logger.info("all %d updates are done", done)
+            return _summary(config, _last_scores(folder, done), {})
+        logger.info("going on after update %d", done)
     scores: dict[str, Any] = {}
     failed = dict.fromkeys(FAILURE_METRICS, 0)
 
@@ -155,6 +166,11 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance, world:
                     parts, finished=lambda done, total: advance(update, f"evaluating, rollout {done}/{total}")
                 )
                 scores.update(result.to_dict())
+                told = (
+                    f"{split} pass@1 {percent(next(iter(sheet['pass_at'].values()))['value'])}"
+                    for split, sheet in scores["splits"].items()
+                )
+                logger.info("scores after update %d: %s", update, ", ".join(told))
                 return result.to_dict()
 
             await train_async(
@@ -176,10 +192,27 @@ async def train_run(config: RunConfig, *, resume: bool, advance: Advance, world:
                 evaluate_every=config.evaluation.every,
                 evaluate_at_start=config.evaluation.at_start,
             )
+    return _summary(config, scores, failed)
+
+
+def _updates_done(folder: Path) -> int:
+    """Return the update of a run's newest checkpoint by its name, whole or not; 0 where there is none."""
+    steps = (path.name for path in (folder / "checkpoints").glob("step_*") if _STEP.fullmatch(path.name))
+    return max((int(name.removeprefix("step_")) for name in steps), default=0)
+
+
+def _last_scores(folder: Path, update: int) -> Mapping[str, Any]:
+    """Return the scores after an update as a run's folder has them; none where there are none."""
+    from midcourse.recording.reader import RunReader
+
+    return next((found for found in reversed(RunReader(folder).evaluations()) if found["update"] == update), {})
+
+
+def _summary(config: RunConfig, scores: Mapping[str, Any], failed: Mapping[str, int]) -> dict[str, Any]:
     return {
-        "output": str(folder),
+        "output": str(config.output_folder),
         "updates": config.training.updates,
-        "evaluation": scores or None,
+        "evaluation": {name: value for name, value in scores.items() if name != "update"} or None,
         "failed": {name: count for name, count in failed.items() if count},
     }
 

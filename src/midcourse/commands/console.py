@@ -1,65 +1,21 @@
-"""Two consoles and a progress bar: figures go to standard output, everything about how it goes to standard error."""
+"""Two consoles: figures go to standard output, everything about how it goes to standard error."""
 
 import json
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 import midcourse
-from midcourse.commands.show import one_line, printable
+from midcourse.commands.show import printable
 from midcourse.errors import OutputError
 from midcourse.recording.serialization import plain_values
 
 output = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
-
-
-class Advance(Protocol):
-    """Moves a bar."""
-
-    def __call__(self, done: int, note: str = "", total: int | None = None) -> None:
-        """Show how many are done, a short text that says how it goes, and of how many where that was not known."""
-        ...
-
-
-class _RateColumn(ProgressColumn):
-    """Finished items a second, or seconds an item where they are slow."""
-
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        if not speed:
-            return Text("")
-        return Text(f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each", style="dim")
-
-
-@contextmanager
-def progress_bar(title: str, total: int | None) -> Iterator[Advance]:
-    """Show a bar with rate and remaining time on standard error; yields the function that moves it.
-
-    A total of None is one that is told later, with the first advance.
-    """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _RateColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", style="dim", markup=False),
-    )
-    with Progress(*columns, console=errors) as progress:
-        task = progress.add_task(title, total=total, note="")
-
-        def advance(done: int, note: str = "", total: int | None = None) -> None:
-            progress.update(task, completed=done, note=one_line(note), total=total)
-
-        yield advance
 
 
 def print_json(value: Any) -> None:

@@ -92,14 +92,8 @@ class RunWriter:
 
     def _open_folder(self, resolved_config: str, resume: bool) -> None:
         config_path = self.folder / CONFIG_NAME
+        known = _known_settings(self.folder, resolved_config, resume=resume)
         with _writing(self.folder):
-            known = config_path.read_text(encoding="utf-8") if config_path.exists() else None
-            started = any(
-                path.exists() and path.stat().st_size > 0
-                for path in (self.folder / METRICS_NAME, self.folder / EVALUATIONS_NAME)
-            )
-            if not resume and (started or known not in (None, resolved_config)):
-                raise OccupiedError(f"{self.folder} already holds a run: resume it, or choose another output folder")
             if known is None:
                 _replace(config_path, resolved_config.encode())
             elif known != resolved_config:
@@ -161,6 +155,30 @@ class RunWriter:
             file.write(line.encode("utf-8", "backslashreplace"))  # as JSON spells half a surrogate pair
             file.flush()
             os.fsync(file.fileno())
+
+
+def check_folder(folder: Path, *, resolved_config: str, resume: bool) -> None:
+    """Raise OccupiedError where `RunWriter` would, and change nothing: for the time before anything is loaded."""
+    if folder.is_dir():
+        if (lock := _lock(folder)) is not None:
+            os.close(lock)
+        _known_settings(folder, resolved_config, resume=resume)
+
+
+def _known_settings(folder: Path, resolved_config: str, *, resume: bool) -> str | None:
+    """Return what stands in a folder's config.toml; None: there is none.
+
+    Raises:
+        OccupiedError: the folder holds a run and `resume` is off.
+    """
+    config_path = folder / CONFIG_NAME
+    with _writing(folder):
+        known = config_path.read_text(encoding="utf-8") if config_path.exists() else None
+        files = (folder / METRICS_NAME, folder / EVALUATIONS_NAME)
+        started = any(path.exists() and path.stat().st_size > 0 for path in files)
+    if not resume and (started or known not in (None, resolved_config)):
+        raise OccupiedError(f"{folder} already holds a run: resume it, or choose another output folder")
+    return known
 
 
 def trajectory_path(folder: Path, update: int) -> Path:

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from midcourse.engines.base import ENGINES, Feature
 from midcourse.engines.transformers import TransformersEngineConfig
-from midcourse.engines.vllm.own_server import OwnServerConfig
+from midcourse.engines.vllm.own_server import OwnServerConfig, check_vllm
 from midcourse.engines.vllm.server import GivenServerConfig
 from midcourse.errors import ConfigError
 
@@ -110,6 +110,11 @@ class VllmEngineConfig(BaseModel):
         if self.server is not None:
             changes["server"] = self.server.model_copy(update={"port": None})
         return self.model_copy(update=changes)
+
+    def check_machine(self) -> None:
+        """Check that a server can be started here, unless one runs. Raises ConfigError: no vLLM where one is named."""
+        if self.running is None:
+            check_vllm(self.server or OwnServerConfig())
 
     def build(self, model: Any, *, tokenizer: Any = None) -> "VllmEngine":
         """Return an engine that brings `model` to a server and asks it."""

@@ -12,6 +12,7 @@ Every answer says which weights drew it; one of other weights than those that we
 """
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -29,6 +30,8 @@ from midcourse.engines.vllm.server import SERVED_MODEL, GivenServer, Server
 from midcourse.engines.vllm.weight_folder import num_bytes
 from midcourse.engines.vllm.weights import WeightSync
 from midcourse.errors import ConfigError, EngineError, PromptTooLongError
+
+logger = logging.getLogger(__name__)
 
 
 class VllmEngine:
@@ -89,6 +92,8 @@ class VllmEngine:
             EngineError: it does not start, lacks something, or does not compute with the model's weights.
         """
         if isinstance(self._server, GivenServer):
+            given = self._server.config
+            logger.info("waiting for the vLLM server at %s (at most %g s)", given.url, given.wait_seconds)
             await self._server.ready()
             await self._check_server()
             await self._push(0)

@@ -34,7 +34,7 @@ from midcourse.engines.vllm.own_server_place import (
 )
 from midcourse.engines.vllm.server import HEALTH_POLL_SECONDS, SERVED_MODEL, Prepare, ServerGoneError, is_healthy
 from midcourse.engines.vllm.server_log import errors_and_log, text_of
-from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
+from midcourse.errors import EngineError, EngineTimeoutError
 from midcourse.training.launch import without_torchrun
 
 EXTENSION_FOLDER = Path(__file__).parent / "worker"
@@ -282,7 +282,7 @@ class OwnServer:
         assert self._process is not None
         deadline = time.monotonic() + self.config.start_seconds
         async with httpx.AsyncClient(base_url=self.url, trust_env=False) as client:
-            while not await is_healthy(client, self.config.health_seconds):
+            while not await is_healthy(client, min(self.config.health_seconds, deadline - time.monotonic())):
                 if self._process.poll() is not None:
                     raise ServerGoneError(
                         f"the vLLM server ended with status {self._process.returncode} before it answered"

