@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from midcourse.engines.base import ENGINES
-from midcourse.engines.openai import MOST_BYTES, OpenAIEngineConfig
+from midcourse.engines.bounded import MOST_BYTES
+from midcourse.engines.openai import OpenAIEngineConfig
 from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
 
 SCHEMA = {"type": "object", "properties": {"valid": {"type": "boolean"}}}
@@ -139,7 +140,9 @@ def test_a_refusal_is_not_tried_again():
 def test_a_compressed_answer_is_refused_unread_since_it_may_unpack_to_any_size():
     bomb = gzip.compress(reply(" " * (1 << 22)).encode())
     with Server([(200, bomb, {"Content-Encoding": "gzip"}, 0)]) as server:
-        with pytest.raises(EngineError, match=f"{server.url}: status 200: the answer is compressed by 'gzip'"):
+        with pytest.raises(
+            EngineError, match=f"{server.url}/chat/completions: status 200: the answer is compressed by 'gzip'"
+        ):
             ask(server.url)
         assert sent_header(server, "Accept-Encoding") == "identity"
     assert len(server.requests) == 1

@@ -6,7 +6,6 @@ import os
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -14,12 +13,11 @@ import httpx
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from midcourse.engines.base import ENGINES
+from midcourse.engines.bounded import UNCOMPRESSED, ask
 from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
 
 RETRIED_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 EXCERPT_CHARACTERS = 300
-MOST_BYTES = 1 << 24
-"""Of an answer: some of the longest replies fit, and a server that never ends does not fill the memory."""
 MOST_DOUBLINGS = 64
 """Of the wait before a retry: beyond them the factor would no longer fit a float."""
 _HEADER_WORD = re.compile("[!-~]+")
@@ -68,25 +66,12 @@ class OpenAIEngineConfig(BaseModel):
         return OpenAIEngine(config=self)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a server answered."""
-
-    status: int
-    body: bytes
-    retry_after: float | None  # seconds
-
-    @property
-    def is_success(self) -> bool:
-        return 200 <= self.status < 300
-
-
 class OpenAIEngine:
     """TextEngine over HTTP."""
 
     def __init__(self, *, config: OpenAIEngineConfig) -> None:
         self.config = config
-        headers = {"Accept-Encoding": "identity"}  # what is compressed may unpack to any size
+        headers = dict(UNCOMPRESSED)
         if config.api_key_variable is not None:
             key = os.environ.get(config.api_key_variable)
             if not key:
@@ -127,7 +112,7 @@ class OpenAIEngine:
         Raises:
             EngineTimeoutError: the last attempt timed out.
             EngineError: the server cannot be reached, refuses, or its answer has no text, is compressed, or is longer
-                than MOST_BYTES; the message holds the status and the start of the body.
+                than engines/bounded.py reads; the message holds the status and the start of the body.
         """
         payload: dict[str, Any] = {
             "model": self.config.model,
@@ -140,7 +125,7 @@ class OpenAIEngine:
             if json_schema is not None and self._sends_schema:
                 form = {"type": "json_schema", "json_schema": {"name": "reply", "schema": dict(json_schema)}}
                 answer = await self._post({**payload, "response_format": form})
-                if answer.status != 400 or self.config.structured_output != "auto":
+                if answer.status_code != 400 or self.config.structured_output != "auto":
                     return self._text(answer)
                 answer = await self._post(payload)
                 # Only if it works without was the schema what the server minded.
@@ -152,14 +137,14 @@ class OpenAIEngine:
         """Close the connections."""
         await self._client.aclose()
 
-    async def _post(self, payload: Mapping[str, Any]) -> _Answer:
+    async def _post(self, payload: Mapping[str, Any]) -> httpx.Response:
         for attempt in range(self.config.max_retries + 1):
             is_last = attempt == self.config.max_retries
             retry_after = None
             try:
                 # httpx bounds each read; a server that trickles would pass that for ever.
                 async with asyncio.timeout(self.config.timeout_seconds):
-                    answer = await self._ask(payload)
+                    answer = await ask(self._client, "POST", "chat/completions", json=payload)
             except (httpx.TimeoutException, TimeoutError) as error:
                 if is_last:
                     raise EngineTimeoutError(
@@ -169,35 +154,22 @@ class OpenAIEngine:
                 if is_last:
                     raise EngineError(f"{self.config.base_url}: {error!r}, {attempt + 1} attempts") from error
             else:
-                if is_last or answer.status not in RETRIED_STATUSES:
+                if is_last or answer.status_code not in RETRIED_STATUSES:
                     return answer
-                retry_after = answer.retry_after
+                retry_after = _seconds(answer.headers.get("Retry-After"))
             await asyncio.sleep(self._pause(attempt, retry_after))
         raise AssertionError("the last attempt returns or raises")
-
-    async def _ask(self, payload: Mapping[str, Any]) -> _Answer:
-        async with self._client.stream("POST", "chat/completions", json=payload) as response:
-            where = f"{self.config.base_url}: status {response.status_code}"
-            encoding = response.headers.get("Content-Encoding", "identity")
-            if encoding != "identity":
-                raise EngineError(f"{where}: the answer is compressed by {encoding!r}, expected as it was asked for")
-            body = bytearray()
-            async for piece in response.aiter_raw():
-                body += piece
-                if len(body) > MOST_BYTES:
-                    raise EngineError(f"{where}: the answer is longer than {MOST_BYTES} bytes")
-            return _Answer(response.status_code, bytes(body), _seconds(response.headers.get("Retry-After")))
 
     def _pause(self, attempt: int, retry_after: float | None) -> float:
         # Jitter spreads retries in time and reaches no result, so it need not be seeded.
         pause = self.config.backoff_seconds * 2 ** min(attempt, MOST_DOUBLINGS) * random.uniform(0.5, 1.0)
         return min(max(pause, retry_after or 0.0), self.config.max_backoff_seconds)
 
-    def _text(self, answer: _Answer) -> str:
+    def _text(self, answer: httpx.Response) -> str:
         # JSON is UTF-8 whatever the header says; some encodings that a header can name raise on decoding.
-        body = answer.body.decode(errors="replace")
+        body = answer.content.decode(errors="replace")
         excerpt = body[:EXCERPT_CHARACTERS]
-        where = f"{self.config.base_url}: status {answer.status}"
+        where = f"{self.config.base_url}: status {answer.status_code}"
         if not answer.is_success:
             raise EngineError(f"{where}: {excerpt}")
         try:

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -104,6 +106,32 @@ class FakeServer:
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
+
+
+@contextmanager
+def endless(piece: bytes, *, pause: float = 0.0) -> Iterator[str]:
+    """Yield the address of a server that answers everybody with `piece` after `piece` without end."""
+    stopped = threading.Event()
+
+    def talk(connection: socket.socket) -> None:
+        with connection, suppress(OSError):  # the client has given up
+            connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+            while not stopped.wait(pause):
+                connection.sendall(piece)
+
+    def accept() -> None:
+        while True:
+            try:
+                connection = listening.accept()[0]
+            except OSError:  # closed
+                return
+            threading.Thread(target=talk, args=[connection], daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        stopped.set()
+        listening.shutdown(socket.SHUT_RDWR)
 
 
 class RevivedServer(GivenServer):

@@ -3,10 +3,11 @@ import json
 import math
 
 import pytest
-from tests.engines.vllm.fake_server import STOP, Break, FakeServer, RevivedServer, generated, scored
+from tests.engines.vllm.fake_server import STOP, Break, FakeServer, RevivedServer, endless, generated, scored
 
 from midcourse.engines.base import SamplingParams
-from midcourse.engines.vllm.client import VllmClient, request_seed
+from midcourse.engines.bounded import MOST_BYTES
+from midcourse.engines.vllm.client import LOGPROB_BYTES, VllmClient, request_seed
 from midcourse.engines.vllm.config import VllmEngineConfig
 from midcourse.engines.vllm.features import check_server
 from midcourse.errors import EngineError, EngineTimeoutError, PromptTooLongError
@@ -92,6 +93,16 @@ def test_a_passing_failure_is_asked_again_and_answered_once(failure):
     assert rest == [2, 0.04, 10.0]
     assert len(fake.requests) == 3
     assert fake.requests[0] == fake.requests[2]
+
+
+def test_an_answer_is_read_up_to_a_bound_that_fits_what_was_asked_for():
+    def draw_with_likeliest(client):
+        return client.generate([1, 2, 3], SAMPLING, top_logprobs=20)
+
+    for work, logprobs in ((draw, 7), (draw_with_likeliest, 7 * 21), (lambda client: client.get("/v1/models"), 0)):
+        most = MOST_BYTES + logprobs * LOGPROB_BYTES
+        with endless(b" " * 65536) as url, pytest.raises(EngineError, match=f"the answer is longer than {most} bytes"):
+            run(RevivedServer(url), work)
 
 
 @pytest.mark.parametrize("reason", ["abort", "error"])

@@ -1,13 +1,12 @@
 """Calls of a server's control routes: what goes wrong has a kind, and ends in time."""
 
 import asyncio
-import socket
-import threading
 import time
 
 import pytest
-from tests.engines.vllm.fake_server import Break, FakeServer, RevivedServer
+from tests.engines.vllm.fake_server import Break, FakeServer, RevivedServer, endless
 
+from midcourse.engines.bounded import MOST_BYTES
 from midcourse.engines.vllm.routes import Routes
 from midcourse.engines.vllm.server import ServerGoneError
 from midcourse.errors import EngineError, EngineTimeoutError
@@ -41,24 +40,15 @@ def test_a_broken_connection_and_a_refusal_are_told_apart():
 
 
 def test_an_answer_that_comes_byte_by_byte_ends_in_time():
-    stopped = threading.Event()
+    started = time.monotonic()
+    with endless(b" ", pause=0.02) as url, pytest.raises(EngineTimeoutError, match=r"no answer within 0\.3 s"):
+        call(url, seconds=0.3)
+    assert time.monotonic() - started < 60
 
-    def trickle(listening):
-        connection, _ = listening.accept()
-        with connection:
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n")
-            while not stopped.wait(0.02):
-                connection.sendall(b" ")
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=trickle, args=[listening], daemon=True)
-        thread.start()
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        started = time.monotonic()
-        try:
-            with pytest.raises(EngineTimeoutError, match=r"no answer within 0\.3 s"):
-                call(url, seconds=0.3)
-        finally:
-            stopped.set()
-        assert time.monotonic() - started < 60
-        thread.join()
+def test_an_answer_without_end_is_read_up_to_a_bound():
+    with (
+        endless(b" " * 65536) as url,
+        pytest.raises(EngineError, match=f"the answer is longer than {MOST_BYTES} bytes"),
+    ):
+        call(url)

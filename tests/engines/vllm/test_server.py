@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from pydantic import ValidationError
+from tests.engines.vllm.fake_server import endless
 
 from midcourse.engines.vllm.own_server import OwnServer, OwnServerConfig
 from midcourse.engines.vllm.server import GivenServer, GivenServerConfig, ServerGoneError
@@ -333,6 +334,21 @@ def test_nothing_is_left_when_who_started_it_is_killed(victim, tmp_path):
 def test_an_address_that_no_server_can_have_is_told(url):
     with pytest.raises(ValidationError, match="expected an address without path and password"):
         GivenServerConfig(url=url)
+
+
+def test_waits_are_kept_though_a_server_answers_without_end():
+    async def run(url, **settings):
+        given = GivenServer(GivenServerConfig(url=url, **settings))
+        await given.ready()
+        return await given.revive()
+
+    for piece, pause in ((b"x" * 65536, 0.0), (b"x", 0.1)):
+        with endless(piece, pause=pause) as url:
+            assert not asyncio.run(asyncio.wait_for(run(url), SECONDS))
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection and says nothing
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(EngineTimeoutError, match=r"wait_seconds = 0\.3"):
+            asyncio.run(asyncio.wait_for(run(url, wait_seconds=0.3, health_seconds=2 * SECONDS), SECONDS))
 
 
 def test_a_given_server_is_waited_for_and_left_running(make_server):

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from midcourse.engines.base import SamplingParams
+from midcourse.engines.bounded import MOST_BYTES, UNCOMPRESSED, ask
 from midcourse.engines.vllm.answers import (
     EXCERPT_CHARACTERS,
     Answer,
@@ -32,6 +33,8 @@ from midcourse.errors import EngineError, EngineTimeoutError, PromptTooLongError
 GENERATE = "/inference/v1/generate"
 TOP_LOGPROBS = 20
 """Most that a vLLM server gives unless it is started with --max-logprobs."""
+LOGPROB_BYTES = 1024
+"""Most that an answer has for one log-probability: vLLM takes about 150 for it, its token, rank, text and bytes."""
 LONGEST_PAUSE_SECONDS = 10.0
 SEED_MASK = (1 << 63) - 1
 
@@ -58,7 +61,10 @@ class VllmClient:
         self.counters = Counters()
         # Proxies of the environment are for other machines; connections are as many as the slots let through.
         self._http = httpx.AsyncClient(
-            timeout=None, trust_env=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=None)
+            timeout=None,
+            trust_env=False,
+            headers=UNCOMPRESSED,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
         )
         self._slots = asyncio.Semaphore(config.max_concurrency)
         self._in_flight = 0
@@ -115,11 +121,13 @@ class VllmClient:
     async def _ask(self, token_ids: Sequence[int], sampling: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the body of an answer that was finished."""
         payload = {"model": self.model_name, "token_ids": list(token_ids), "sampling_params": dict(sampling)}
+        num_logprobs = (len(token_ids) + sampling["max_tokens"]) * (1 + sampling.get("logprobs", 0))
+        most_bytes = MOST_BYTES + LOGPROB_BYTES * num_logprobs
         async with self._slots:
             self._count_in()
             try:
                 for attempt in range(self.config.max_retries + 1):
-                    body = _json(await self._send("POST", GENERATE, payload))
+                    body = _json(await self._send("POST", GENERATE, payload, most_bytes=most_bytes))
                     if not is_broken_off(body):
                         return body
                     self.counters.repetitions += 1
@@ -130,7 +138,9 @@ class VllmClient:
             finally:
                 self._count_out()
 
-    async def _send(self, kind: str, path: str, payload: Mapping[str, Any] | None) -> httpx.Response:
+    async def _send(
+        self, kind: str, path: str, payload: Mapping[str, Any] | None, *, most_bytes: int = MOST_BYTES
+    ) -> httpx.Response:
         """Return the first answer that is not a passing failure."""
         content = None if payload is None else json.dumps(payload).encode()
         seconds = self.config.request_timeout_seconds
@@ -142,8 +152,13 @@ class VllmClient:
             try:
                 # httpx bounds each read; a server that trickles would pass that for ever.
                 async with asyncio.timeout(seconds):
-                    response = await self._http.request(
-                        kind, where, content=content, headers={"Content-Type": "application/json"}
+                    response = await ask(
+                        self._http,
+                        kind,
+                        where,
+                        most_bytes=most_bytes,
+                        content=content,
+                        headers={"Content-Type": "application/json"},
                     )
             except TimeoutError as error:
                 if is_last:

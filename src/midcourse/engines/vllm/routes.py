@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from midcourse.engines.bounded import UNCOMPRESSED, ask
 from midcourse.engines.vllm.server import Server, ServerGoneError
 from midcourse.errors import EngineError, EngineTimeoutError
 
@@ -17,7 +18,7 @@ class Routes:
     """Calls one server, wherever it is at the time of the call.
 
     Every call raises ServerGoneError where the connection breaks (the server may have died), EngineTimeoutError where
-    it takes longer than `seconds`, and EngineError where it refuses.
+    it takes longer than `seconds`, and EngineError where it refuses or does not end its answer.
     """
 
     def __init__(self, server: Server, *, seconds: float) -> None:
@@ -25,7 +26,10 @@ class Routes:
         self._seconds = seconds
         # A client costs more than a call. No connection is kept: one that ended unseen would look like a dead server.
         self._http = httpx.AsyncClient(
-            timeout=None, trust_env=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
+            timeout=None,
+            trust_env=False,
+            headers=UNCOMPRESSED,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         )
 
     async def post(self, path: str, body: Mapping[str, Any] | None = None, **query: str) -> Any:
@@ -53,7 +57,7 @@ class Routes:
         try:
             # httpx bounds each read; a server that trickles would pass that for ever.
             async with asyncio.timeout(self._seconds):
-                reply = await self._http.request(kind, where, json=body, params=dict(query))
+                reply = await ask(self._http, kind, where, json=body, params=dict(query))
         except TimeoutError as error:
             raise EngineTimeoutError(f"{where}: no answer within {self._seconds:g} s") from error
         except httpx.HTTPError as error:
