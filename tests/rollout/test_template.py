@@ -194,7 +194,7 @@ def test_a_template_without_tool_answers_is_refused(build_chat):
 
 def test_a_template_that_refuses_a_system_prompt_is_refused_with_its_own_words(build_chat):
     system = "{%- if messages[0].role == 'system' %}{{- raise_exception('no system role') }}{%- endif %}"
-    with pytest.raises(ChatTemplateError, match=r"conversation of system, user: no system role"):
+    with pytest.raises(ChatTemplateError, match=r"conversation of system, user: TemplateError: no system role"):
         build_chat(template(system=system))
 
 
@@ -217,3 +217,25 @@ def test_a_template_that_numbers_its_messages_from_the_end_is_refused(build_chat
 def test_a_tokenizer_without_template_is_refused(build_chat):
     with pytest.raises(ChatTemplateError, match="cannot render"):
         build_chat(None)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{{ 'x' * 10000000000000 }}", "MemoryError"),
+        ("{{ 'x' * 10**30 }}", "OverflowError"),
+        ("{{ 1e400 | int }}", "NameError"),
+    ],
+)
+def test_whatever_a_template_raises_is_an_error_of_it(text, error, build_tokenizer):
+    with pytest.raises(ChatTemplateError, match=rf"the template of policy\.chat_template cannot render .*: {error}: "):
+        TemplateFormat(build_tokenizer(chat_template=None), template=text)
+    with pytest.raises(ChatTemplateError, match=rf"the model's chat template cannot render .*: {error}: "):
+        TemplateFormat(build_tokenizer(chat_template=text))
+
+
+def test_a_template_that_writes_far_too_much_is_refused(build_chat):
+    with pytest.raises(ChatTemplateError, match=r"writes 2\d{6} characters for a conversation of a few words"):
+        build_chat("{{- 'xy' * 1000000 }}" + template())

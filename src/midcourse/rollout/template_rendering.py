@@ -30,6 +30,7 @@ DUMMY_TOOL = Tool(
 TODAY = "26 Jul 2024"
 """The `date_string` of templates that have one, so that a run can be repeated: Llama's own where it has no clock."""
 EXCERPT_CHARACTERS = 40
+MAX_RENDERED_CHARACTERS = 1_000_000  # of conversations of a few words, with the tools of a run
 
 
 class TemplateRenderer:
@@ -52,12 +53,12 @@ class TemplateRenderer:
         """Return the conversation as text, with the generation prompt if `prompt`.
 
         Raises:
-            ChatTemplateError: the template does not render it; the message holds the template's own words.
+            ChatTemplateError: the template does not render it, or writes far too much; the message holds the
+                template's own words.
         """
-        from jinja2.exceptions import TemplateError
-
+        name = "the model's chat template" if self._template is None else "the template of policy.chat_template"
         try:
-            return self._tokenizer.apply_chat_template(
+            text = self._tokenizer.apply_chat_template(
                 list(messages),
                 tools=[tool_schema(tool) for tool in tools] or None,
                 chat_template=self._template,
@@ -65,9 +66,18 @@ class TemplateRenderer:
                 tokenize=False,
                 **self._variables,
             )
-        except (TemplateError, ValueError, TypeError, LookupError) as error:
+        # A template is a program: it may divide by zero, call itself for ever or ask for all memory.
+        except Exception as error:
             roles = ", ".join(message["role"] for message in messages)
-            raise ChatTemplateError(f"the template cannot render a conversation of {roles}: {error}") from error
+            raise ChatTemplateError(
+                f"{name} cannot render a conversation of {roles}: {type(error).__name__}: {error}"
+            ) from error
+        if len(text) > MAX_RENDERED_CHARACTERS:
+            raise ChatTemplateError(
+                f"{name} writes {len(text)} characters for a conversation of a few words: expected at most "
+                f"{MAX_RENDERED_CHARACTERS}"
+            )
+        return text
 
 
 def user(text: str) -> Message:
