@@ -35,8 +35,8 @@ NAMES = {
 }
 
 
-def write_gguf(path: Path, architecture: str = "qwen2") -> torch.nn.Module:
-    """Write a GGUF file and return the model that is in it."""
+def write_gguf(path: Path, architecture: str = "qwen2", without: str = "") -> torch.nn.Module:
+    """Write a GGUF file, of whose tensors one may be left out, and return the model that is in it."""
     torch.manual_seed(0)
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 256}
@@ -64,7 +64,7 @@ def write_gguf(path: Path, architecture: str = "qwen2") -> torch.nn.Module:
         for short, long in NAMES.items():
             for part in ("weight", "bias"):
                 name = f"{long.format(layer)}.{part}"
-                if name in weights and (layer == 0 or "{}" in short):
+                if name in weights and name != without and (layer == 0 or "{}" in short):
                     writer.add_tensor(f"{short.format(layer)}.{part}", weights[name].numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -128,6 +128,7 @@ def test_of_several_files_in_a_folder_one_must_be_named(tmp_path):
     [
         (b"", "begins with b''"),
         (b"PK\3\4abcdef", r"begins with b'PK"),
+        (b"GGUF\3\0", r"model\.gguf is cut: a GGUF file of 6 bytes"),
         (b"GGUF\1\0\0\0", r"version 1; expected one of \(2, 3\)"),
     ],
 )
@@ -145,6 +146,13 @@ def test_a_file_that_is_cut_short_is_an_error_that_names_it(share, written, tmp_
     path.write_bytes(content[: max(8, int(len(content) * share))])
     with pytest.raises(ConfigError, match=r"cut\.gguf cannot be read: it is damaged, or"):
         load_model(str(path), torch.float32)
+
+
+def test_a_file_without_a_weight_is_refused(tmp_path):
+    name = "model.layers.1.mlp.up_proj.weight"
+    write_gguf(tmp_path / "less.gguf", without=name)
+    with pytest.raises(ConfigError, match=rf"less\.gguf: 1 \({name}\) of the model's weights are missing"):
+        load_model(str(tmp_path / "less.gguf"), torch.float32)
 
 
 @pytest.mark.parametrize("what", ["model", "tokenizer"])

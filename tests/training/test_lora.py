@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from training_building import same_weights, tiny_model, weights_of
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
@@ -292,7 +293,7 @@ def test_adapters_that_are_more_than_two_matrices_are_refused(change, message, t
         find_adapter(str(tmp_path))
 
 
-@pytest.mark.parametrize("text", ["[]", "{", "\xff"])
+@pytest.mark.parametrize("text", ["[]", "{", "\xff", "[" * 100_000])
 def test_a_damaged_adapter_config_is_an_error_of_the_path(text, tmp_path):
     (tmp_path / "adapter_config.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match=r"policy\.path = .* adapter_config\.json"):
@@ -375,3 +376,31 @@ def test_without_peft_there_is_an_error_that_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[lora\]'"):
         adapted()
+
+
+def test_values_that_are_not_finite_are_refused(tmp_path):
+    model = adapted()
+    save_adapter(model, tmp_path)
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    name = min(tensors)
+    tensors[name][0] = float("inf")
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(ConfigError, match=rf"the adapter does not fit its base: {name} is not finite"):
+        load_adapter(tiny_model(), find_adapter(str(tmp_path)), base="tiny")
+
+
+@pytest.mark.parametrize("bases", [("a",), ("b", "a")])
+def test_an_adapter_whose_base_is_an_adapter_is_refused(bases, tmp_path):
+    for name, base in zip("ab", bases, strict=False):
+        save_adapter(adapted(), tmp_path / name)
+        path = tmp_path / name / "adapter_config.json"
+        settings = json.loads(path.read_text())
+        path.write_text(json.dumps({**settings, "base_model_name_or_path": str(tmp_path / base)}))
+    with pytest.raises(ConfigError, match=rf"its base '{tmp_path / bases[0]}' is an adapter itself"):
+        check_path(str(tmp_path / "a"))
+
+
+@pytest.mark.parametrize("rank", [0, 1025])
+def test_a_rank_beyond_its_bounds_is_refused(rank):
+    with pytest.raises(ValueError, match="rank"):
+        LoraConfig(rank=rank)

@@ -1,7 +1,11 @@
+import json
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
 from training_building import tiny_model
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedTokenizerFast
 
 from midcourse.errors import ConfigError
 from midcourse.training.policy import (
@@ -10,6 +14,7 @@ from midcourse.training.policy import (
     keep_fewer_activations,
     load_model,
     load_policy,
+    load_tokenizer,
     token_logprobs,
 )
 
@@ -187,3 +192,104 @@ def test_a_model_that_cannot_be_read_is_an_error_of_the_path(chat, part, tmp_pat
     (tmp_path / "model.safetensors").write_text("")
     with pytest.raises(ConfigError, match=rf"policy\.path = .*: the {part} cannot be loaded; expected a folder"):
         load_policy(PolicyConfig(path=str(tmp_path), chat=chat, device="cpu"))
+
+
+def damaged(folder, change):
+    """Write the tiny model with other tensors."""
+    tiny_model().save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return str(folder)
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop(UP), rf"1 \({UP}\) of the model's weights are missing in its files"),
+        (lambda tensors: tensors.pop("model.embed_tokens.weight"), r"embed_tokens\.weight.* are missing"),
+        (lambda tensors: tensors[UP][0].fill_(float("nan")), rf"1 \({UP}\) of the model's weights are not finite"),
+        (lambda tensors: tensors.update({UP: tensors[UP].to(torch.int8)}), rf"1 \({UP}\) of the weights .*: got I8"),
+        (lambda tensors: tensors.update({UP: torch.zeros(3, 3)}), "cannot be loaded; .*: RuntimeError: "),
+    ],
+)
+def test_weights_that_are_missing_or_no_numbers_are_refused(change, message, tmp_path):
+    with pytest.raises(ConfigError, match=rf"policy\.path = '{tmp_path}': .*{message}"):
+        load_model(damaged(tmp_path, change), torch.float32)
+
+
+def test_a_head_that_is_tied_is_not_missing_and_one_that_is_not_tied_is(tmp_path):
+    path = damaged(tmp_path, lambda tensors: None)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    assert load_model(path, torch.float32)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": False}))
+    with pytest.raises(ConfigError, match=r"1 \(lm_head\.weight\) of the model's weights are missing"):
+        load_model(path, torch.float32)
+
+
+def test_tensors_that_the_model_has_no_place_for_are_told_of(tmp_path):
+    path = damaged(tmp_path, lambda tensors: tensors.update({UP.replace("1", "7"): torch.zeros(48, 32)}))
+    with pytest.warns(UserWarning, match=r"1 \(model\.layers\.7\.mlp\.up_proj\.weight\) of the tensors .* left out"):
+        load_model(path, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", "[]"),
+        ("config.json", "[" * 100_000),
+        ("config.json", '{"model_type": "qwen3", "num_attention_heads": 0}'),
+        ("config.json", '{"model_type": "qwen3", "hidden_size": "x"}'),
+        ("model.safetensors", "\xff" * 100),
+        ("model.safetensors.index.json", "{}"),
+    ],
+)
+def test_whatever_a_loader_raises_on_a_damaged_model_is_an_error_of_the_path(file, content, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    if "index" in file:
+        (tmp_path / "model.safetensors").rename(tmp_path / "model-00001-of-00001.safetensors")
+    (tmp_path / file).write_text(content)
+    with pytest.raises(ConfigError, match=rf"policy\.path = '{tmp_path}': the model cannot be loaded; .*: \w+Error: "):
+        load_model(str(tmp_path), torch.float32)
+
+
+def write_tokenizer(folder, size, special=()):
+    """Write a tokenizer of that many words, in whose ChatML special tokens come last."""
+    words = {f"w{index}": index for index in range(size - 2)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", extra_special_tokens=["<|im_start|>", *special]
+    ).save_pretrained(folder)
+
+
+@pytest.mark.parametrize(("file", "content"), [("tokenizer.json", "{}"), ("tokenizer_config.json", "[1]")])
+def test_whatever_a_loader_raises_on_a_damaged_tokenizer_is_an_error_of_the_path(file, content, tmp_path):
+    write_tokenizer(tmp_path, 23)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(
+        ConfigError, match=rf"policy\.path = '{tmp_path}': the tokenizer cannot be loaded; .*: \w+Error: "
+    ):
+        load_tokenizer(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("size", "special", "largest"), [(23, (), None), (20, (), None), (23, ("<image>",), None), (24, (), 23)]
+)
+def test_a_tokenizer_must_not_write_tokens_that_the_model_has_no_embedding_for(size, special, largest, tmp_path):
+    tiny_model().save_pretrained(tmp_path)  # 23 tokens
+    write_tokenizer(tmp_path, size, special)
+    config = PolicyConfig(path=str(tmp_path), chat="chatml", device="cpu")
+    if largest is None:
+        assert load_policy(config).tokenizer is not None
+    else:
+        with pytest.raises(ConfigError, match=rf"writes tokens up to {largest}, and the model has embeddings for 23"):
+            load_policy(config)
+
+
+def test_a_name_that_is_too_long_is_an_error_of_the_path():
+    with pytest.raises(ConfigError, match=r"policy\.path = 'x+': cannot be looked up: File name too long"):
+        load_policy(PolicyConfig(path="x" * 5000, device="cpu"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from midcourse.errors import ConfigError
+from midcourse.training.loaded import check_weights
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +50,9 @@ def _check_start(file: Path) -> None:
             start = stream.read(8)
     except OSError as error:
         raise ConfigError(f"policy.path: {file} cannot be read: {error}") from error
-    if start[:4] != MAGIC or len(start) < 8:
+    if start[:4] == MAGIC and len(start) < 8:
+        raise ConfigError(f"policy.path: {file} is cut: a GGUF file of {len(start)} bytes")
+    if start[:4] != MAGIC:
         raise ConfigError(f"policy.path: {file} is no GGUF file: it begins with {start[:4]!r}, expected {MAGIC!r}")
     version = int.from_bytes(start[4:], "little")
     if version not in VERSIONS:
@@ -73,7 +76,8 @@ def read_gguf_model(file: Path, dtype: "torch.dtype", *, prepare: Callable[[Any]
         prepare: changes the model's config before there are weights.
 
     Raises:
-        ConfigError: no package for it, a damaged file, or an architecture or quantization that is not known.
+        ConfigError: no package for it, a damaged file, weights that are missing, or an architecture or quantization
+            that is not known.
     """
     with _reading(file, "model"):
         import transformers
@@ -86,9 +90,11 @@ def read_gguf_model(file: Path, dtype: "torch.dtype", *, prepare: Callable[[Any]
             if hasattr(transformers, "GgufConfig")
             else {}
         )
-        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, config=settings, dtype=dtype, **unpacked
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, config=settings, dtype=dtype, output_loading_info=True, **unpacked
         )
+    model, info = loaded
+    check_weights(model, info, place=f"policy.path: {file}")
     # Nothing of it is quantized any longer; otherwise it could not be saved, or not be loaded again.
     model.hf_quantizer = None
     model.is_quantized = False

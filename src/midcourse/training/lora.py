@@ -55,7 +55,8 @@ class LoraConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    rank: int = Field(default=16, ge=1)
+    # More would be no low rank, whatever the model; the width of its layers is known only once it is loaded.
+    rank: int = Field(default=16, ge=1, le=1024)
     """Columns of B and rows of A. A layer with fewer inputs or outputs than that gains nothing from more."""
     alpha: int = Field(default=32, ge=1)
     """What the adapter's output is multiplied by, over the rank."""
@@ -95,11 +96,14 @@ def find_adapter(path: str) -> AdapterFile | None:
     """
     folder = Path(path)
     place = folder / ADAPTER_CONFIG
-    if not place.is_file():
-        return None
+    try:
+        if not place.is_file():
+            return None
+    except OSError as error:  # a name that is too long, or a folder that may not be read
+        raise ConfigError(f"policy.path = {path!r}: cannot be looked up: {error.strerror}") from error
     try:
         settings = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"policy.path = {path!r}: {ADAPTER_CONFIG} cannot be read: {error}") from error
     base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
     if not isinstance(base, str) or not base:
@@ -285,7 +289,7 @@ def read_adapter_weights(model: Any, folder: Path) -> None:
     """Copy the matrices of an adapter's folder into the model's adapter.
 
     Raises:
-        ValueError: other layers, or matrices of another shape.
+        ValueError: other layers, matrices of another shape, or values that are not finite.
         OSError, SafetensorError: the file cannot be read.
     """
     import torch
@@ -298,6 +302,8 @@ def read_adapter_weights(model: Any, folder: Path) -> None:
         for name, weight in weights.items():
             if stored[name].shape != weight.shape:
                 raise ValueError(f"{name} is {list(stored[name].shape)}, expected {list(weight.shape)}")
+            if not stored[name].isfinite().all():
+                raise ValueError(f"{name} is not finite")
             weight.copy_(stored[name])
 
 

@@ -5,7 +5,8 @@ transformers are imported where they are used.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -16,6 +17,7 @@ from midcourse.errors import ConfigError
 from midcourse.nano.package import BUILT_IN, BUILT_IN_CHAT
 from midcourse.rollout.chat import ChatFormat
 from midcourse.training.gguf import find_gguf, read_gguf_model, read_gguf_tokenizer
+from midcourse.training.loaded import check_stored_types, check_vocabulary, check_weights
 from midcourse.training.lora import (
     ADAPTER_CONFIG,
     AdapterFile,
@@ -106,8 +108,8 @@ def load_policy(config: PolicyConfig) -> Policy:
     """Return the policy, in evaluation mode, without dropout.
 
     Raises:
-        ConfigError: no such model, no GPU where one is asked for, a chat format that does not fit the model, or an
-            architecture whose log-probabilities are not the softmax of its head.
+        ConfigError: no such model, one with weights missing, a tokenizer or chat format that does not fit it, no GPU
+            where one is asked for, or an architecture whose log-probabilities are not the softmax of its head.
     """
     check_path(config.path)
     import torch
@@ -120,6 +122,8 @@ def load_policy(config: PolicyConfig) -> Policy:
     adapter = find_adapter(config.path)
     base = config.path if adapter is None else adapter.base
     model, tokenizer, chat = _load_parts(config, base, dtype)
+    if tokenizer is not None:
+        check_vocabulary(model, tokenizer, chat, place=f"policy.path = {config.path!r}")
     # Parameters alone change type: tables of rotary frequencies lose whole positions in bfloat16.
     model = model.to(device=device).eval()
     for parameter in model.parameters():
@@ -148,20 +152,28 @@ def check_path(path: str) -> None:
 
     Raises:
         ConfigError: it is a file, a folder without a model, or names no folder and cannot be a hub name either; or it
-            is an adapter's folder, and that is so of its base.
+            is an adapter's folder, and that is so of its base, or the base is an adapter too.
     """
-    if path in BUILT_IN:
+    adapter = None if path in BUILT_IN else find_adapter(path)
+    if adapter is None:
+        _check_model_path(path)
         return
-    if (adapter := find_adapter(path)) is not None:
-        try:
-            check_path(adapter.base)
-        except ConfigError as error:
-            raise ConfigError(
-                f"policy.path = {path!r}: the base that this adapter was trained on is not where it was; put it back, "
-                f"or name its new place in {ADAPTER_CONFIG} (base_model_name_or_path): {error}"
-            ) from error
-        return
-    if find_gguf(path) is not None:
+    if adapter.base not in BUILT_IN and find_adapter(adapter.base) is not None:
+        raise ConfigError(
+            f"policy.path = {path!r}: its base {adapter.base!r} is an adapter itself; expected a model: merge that "
+            "adapter first, by midcourse export --merge"
+        )
+    try:
+        _check_model_path(adapter.base)
+    except ConfigError as error:
+        raise ConfigError(
+            f"policy.path = {path!r}: the base that this adapter was trained on is not where it was; put it back, "
+            f"or name its new place in {ADAPTER_CONFIG} (base_model_name_or_path): {error}"
+        ) from error
+
+
+def _check_model_path(path: str) -> None:
+    if path in BUILT_IN or find_gguf(path) is not None:
         return
     folder = Path(path)
     if folder.is_dir():
@@ -216,29 +228,40 @@ def load_tokenizer(path: str) -> Any:
     place = path if has_own or adapter is None else adapter.base
     if (file := find_gguf(place)) is not None:
         return read_gguf_tokenizer(file)
-    try:
+    with _loading(path, "tokenizer"):
         return AutoTokenizer.from_pretrained(place)
-    except (OSError, ValueError) as error:
-        raise _unloadable(path, "tokenizer", error) from error
 
 
 def load_model(path: str, dtype: "torch.dtype") -> Any:
-    """Return a causal language model without dropout. Raises ConfigError if there is none at `path`."""
+    """Return a causal language model without dropout. Raises ConfigError if `path` has none, or not all of it."""
     if (file := find_gguf(path)) is not None:
         return read_gguf_model(file, dtype, prepare=_switch_off_dropout)
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    try:
+    with _loading(path, "model"):
         settings = AutoConfig.from_pretrained(path)
         _switch_off_dropout(settings)
-        return AutoModelForCausalLM.from_pretrained(path, config=settings, dtype=dtype)
-    except (OSError, ValueError) as error:
-        raise _unloadable(path, "model", error) from error
+        loaded: Any = AutoModelForCausalLM.from_pretrained(path, config=settings, dtype=dtype, output_loading_info=True)
+    (model, info), place = loaded, f"policy.path = {path!r}"
+    check_weights(model, info, place=place)
+    check_stored_types(model, Path(path), place=place)
+    return model
 
 
-def _unloadable(path: str, what: str, error: Exception) -> ConfigError:
-    where = "" if Path(path).exists() else "there is no such folder, and as a hub name "
-    return ConfigError(f"policy.path = {path!r}: {where}the {what} cannot be loaded; expected {EXPECTED_PATH}: {error}")
+@contextmanager
+def _loading(path: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError:
+        raise
+    # What transformers, tokenizers and safetensors raise on damaged files has no type in common, and is not documented:
+    # KeyError, TypeError, ZeroDivisionError, SafetensorError, which is an Exception itself, and others.
+    except Exception as error:
+        where = "" if Path(path).exists() else "there is no such folder, and as a hub name "
+        raise ConfigError(
+            f"policy.path = {path!r}: {where}the {what} cannot be loaded; expected {EXPECTED_PATH}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _switch_off_dropout(settings: Any) -> None:
