@@ -1,9 +1,10 @@
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from midcourse.commands.export import export_model
-from midcourse.errors import ConfigError, OutputError
+from midcourse.errors import ConfigError, DataError, OutputError
 from midcourse.training.lora import LoraConfig, adapter_weights, add_adapter, save_adapter
 
 
@@ -60,3 +61,34 @@ def test_a_folder_that_exists_is_left_alone(model, tmp_path):
 def test_a_built_in_policy_is_not_exported(tmp_path):
     with pytest.raises(ConfigError, match="'nano' is built in"):
         export_model("nano", tmp_path / "nano")
+
+
+@pytest.mark.parametrize("error", [SafetensorError("I/O error"), KeyError("x"), OSError(28, "No space left")])
+def test_what_goes_wrong_in_writing_is_one_error_and_leaves_nothing(error, model, tmp_path, monkeypatch):
+    write_base(model, tmp_path / "base")
+
+    def fail(self, folder):
+        (folder / "tokenizer.json").write_text("{")
+        raise error
+
+    monkeypatch.setattr("transformers.PreTrainedTokenizerBase.save_pretrained", fail)
+    with pytest.raises(OutputError, match=r"out cannot be written: "):
+        export_model(str(tmp_path / "base"), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "model.safetensors"])
+def test_a_damaged_model_is_an_error_of_its_path_and_leaves_nothing(file, model, tmp_path):
+    write_base(model, tmp_path / "base")
+    (tmp_path / "base" / file).write_text("{}")
+    with pytest.raises(ConfigError, match=r"policy\.path = .* cannot be loaded"):
+        export_model(str(tmp_path / "base"), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
+
+
+def test_names_that_are_too_long_are_named(model, tmp_path):
+    write_base(model, tmp_path / "base")
+    with pytest.raises(OutputError, match=r"x cannot be written: .*File name too long"):
+        export_model(str(tmp_path / "base"), tmp_path / ("x" * 300))
+    with pytest.raises(DataError, match=r"x cannot be read: .*File name too long"):
+        export_model("x" * 5000, tmp_path / "out")

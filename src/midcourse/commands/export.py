@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from midcourse.config import kept_settings, load_config
-from midcourse.errors import ConfigError, OutputError
+from midcourse.errors import ConfigError, DataError, MidcourseError, OutputError
 from midcourse.nano.package import BUILT_IN, BUILT_IN_CHAT
 from midcourse.recording.reader import RunReader
 from midcourse.runs import locate_checkpoint
@@ -39,19 +39,23 @@ def export_model(path: str, folder: Path, *, in_bfloat16: bool = False, merge: b
     Raises:
         ConfigError: there is no model at `path`, or it is built in, or has no adapter to be merged.
         OutputError: `folder` exists, or cannot be written.
+        DataError: `path` cannot be read.
         RunFolderError, CheckpointError: as `locate_checkpoint`.
     """
-    source = _find_source(path)
+    try:
+        source = _find_source(path)
+    except OSError as error:  # a name that is too long, or a folder that may not be read
+        raise DataError(f"{path} cannot be read: {error}") from error
     if source.path in BUILT_IN:
         raise ConfigError(f"{path!r} is built in and has no tokenizer to be exported with; expected a model's path")
     check_path(source.path)
     adapter = find_adapter(source.path)
     if merge and adapter is None:
         raise ConfigError(f"--merge: {path!r} has no adapter that could be merged")
-    if folder.exists():
-        raise OutputError(f"{folder} exists; an export writes a folder of its own")
     partial = folder.with_name(f".{folder.name}.partial")
     try:
+        if folder.exists():
+            raise OutputError(f"{folder} exists; an export writes a folder of its own")
         shutil.rmtree(partial, ignore_errors=True)
         if adapter is not None and not merge:
             shutil.copytree(adapter.folder, partial, ignore=shutil.ignore_patterns(CARD))
@@ -64,9 +68,13 @@ def export_model(path: str, folder: Path, *, in_bfloat16: bool = False, merge: b
                 model_card(replace(source.facts, is_adapter=adapter is not None and not merge)), encoding="utf-8"
             )
         partial.rename(folder)
-    except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
+    except (MidcourseError, MemoryError):
+        raise
+    # Where a disk is full, safetensors and tokenizers raise types of their own, with Exception as all they share.
+    except Exception as error:
         raise OutputError(f"{folder} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _model(source: _Source, adapter: AdapterFile | None, dtype: Dtype) -> Any:
