@@ -12,6 +12,7 @@ from midcourse.engines.vllm.config import VllmEngineConfig
 from midcourse.engines.vllm.features import check_server
 from midcourse.errors import EngineError, EngineTimeoutError, PromptTooLongError
 
+VOCABULARY = 50
 SAMPLING = SamplingParams(max_tokens=4, temperature=0.7, seed=11, stop_ids=(STOP,))
 
 
@@ -20,7 +21,7 @@ def run(server, work, **settings):
 
     async def main():
         settings_ = {"backoff_seconds": 0.01, "request_timeout_seconds": 5.0} | settings
-        client = VllmClient(VllmEngineConfig(**settings_), server=server)
+        client = VllmClient(VllmEngineConfig(**settings_), server=server, vocabulary_size=VOCABULARY)
         try:
             return await work(client)
         finally:
@@ -93,6 +94,13 @@ def test_a_passing_failure_is_asked_again_and_answered_once(failure):
     assert rest == [2, 0.04, 10.0]
     assert len(fake.requests) == 3
     assert fake.requests[0] == fake.requests[2]
+
+
+@pytest.mark.parametrize("token", [VOCABULARY, 10**9, 10**30])
+def test_a_token_that_the_model_does_not_know_is_an_engine_error(token):
+    one(in_turn((200, generated((VOCABULARY - 1, STOP)))))
+    with pytest.raises(EngineError, match=f"tokens of the model's 50: got token id {token}$"):
+        one(in_turn((200, generated((token, STOP)))))
 
 
 def test_an_answer_is_read_up_to_a_bound_that_fits_what_was_asked_for():
@@ -271,7 +279,7 @@ def test_a_client_that_is_closed_waits_for_no_revival():
 
     async def main():
         server = Slow("http://127.0.0.1:9")
-        client = VllmClient(VllmEngineConfig(backoff_seconds=0.01), server=server)
+        client = VllmClient(VllmEngineConfig(backoff_seconds=0.01), server=server, vocabulary_size=VOCABULARY)
         asked = asyncio.create_task(draw(client))
         while not server.revivals:
             await asyncio.sleep(0.01)

@@ -1,9 +1,11 @@
 import asyncio
+import gc
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -272,7 +274,7 @@ def test_a_taken_port_is_told(make_server):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"port = {port}: taken" in _raised(make_server(port=port))
+        assert f"engine.server.port = {port}: taken" in _raised(make_server(port=port))
 
 
 def test_an_interpreter_without_vllm_is_told_how_to_get_it(make_server, tmp_path):
@@ -281,6 +283,19 @@ def test_an_interpreter_without_vllm_is_told_how_to_get_it(make_server, tmp_path
     python.chmod(0o755)
     message = _raised(make_server(python=str(python)))
     assert f"python = {str(python)!r} has no vLLM: pip install vllm" in message
+    assert "engine.server.python = '/bin/true' is no Python: " in _raised(make_server(python="/bin/true"))
+
+
+def test_a_folder_for_weights_that_cannot_be_used_is_told_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    missing = str(tmp_path / "missing")
+    with pytest.raises(ConfigError, match=f"^engine.server.weights_folder = '{missing}': no folder can be made in"):
+        OwnServer(OwnServerConfig(weights_folder=missing), model="x/y")
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert OwnServer(OwnServerConfig(weights_folder="~"), model="x/y").folder.parent == tmp_path
+    assert GivenServer(GivenServerConfig(url="http://a", weights_folder="~/w")).folder == tmp_path / "w"
 
 
 def test_a_checkpoint_or_interpreter_that_is_not_there_is_told_before_anything_starts(tmp_path):

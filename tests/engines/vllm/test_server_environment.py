@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+import pytest
+from pydantic import ValidationError
+
 from midcourse.engines.vllm.own_server import EXTENSION_FOLDER, OwnServer, OwnServerConfig
 from midcourse.training.launch import without_torchrun
 
@@ -60,3 +63,38 @@ def test_the_arguments_that_drawing_and_updating_depend_on(tmp_path):
     assert "--no-enable-chunked-prefill" not in arguments
     server._is_on_cpu = True
     assert "--no-enable-chunked-prefill" in server._arguments()
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("--port", "'--port' is midcourse's to give: set engine.server.port"),
+        ("--max-model-len=64", "set engine.server.context_length"),
+        ("--served_model_name=x", "by a name of its own"),
+        ("--no-enable-lora", "set engine.server.max_lora_rank"),
+        ("--ssl-keyfile", "without encryption"),
+        ("-h", "it ends the server"),
+    ],
+)
+def test_an_argument_that_is_ours_is_refused_with_the_setting_that_is_meant(argument, said):
+    with pytest.raises(ValidationError, match=f"arguments\\n.*{said}"):
+        OwnServerConfig(arguments=("--seed", "7", argument, "1"))
+
+
+def test_an_argument_that_only_begins_as_one_of_ours_is_taken():
+    given = ("--model-impl", "auto", "--tokenizer-mode=slow", "--generation-config", "a=b", "-tp", "--seed=7")
+    assert OwnServerConfig(arguments=given).arguments == given
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "not empty and without '='"),
+        ("A=B", "not empty and without '='"),
+        ("VLLM_SERVER_DEV_MODE", "is midcourse's to give"),
+        ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "set engine.server.max_lora_rank"),
+    ],
+)
+def test_a_variable_that_cannot_be_or_is_ours_is_refused(name, said):
+    with pytest.raises(ValidationError, match=f"environment\\n.*{said}"):
+        OwnServerConfig(environment={name: "0"})

@@ -158,7 +158,7 @@ def test_a_folder_that_the_server_does_not_see_is_told(served, tiny_qwen3, tmp_p
     served.reads = False
     with (
         FakeServer(served.decide) as server,
-        pytest.raises(EngineError, match=r"cannot read .*expected weights_folder"),
+        pytest.raises(EngineError, match=r"cannot read .*expected engine.running.weights_folder"),
     ):
         push(server, tiny_qwen3(), tmp_path)
     assert "load_weights_from" not in served.paths
@@ -247,6 +247,24 @@ def test_a_probes_answer_that_does_not_fit_is_an_engine_error(content, said, ser
         push(server, tiny_qwen3(), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("method", "results", "said"),
+    [
+        ("can_read", [{}], r"can_read: expected every worker to tell is_there \(bool\): got .*\{\}"),
+        ("can_read", [{"is_there": True}, 3], r"expected every worker to tell is_there"),
+        ("can_read", {"is_there": True}, r"expected every worker to tell is_there"),
+        ("load_weights_from", [], r"load_weights_from: expected every worker to tell tensors \(int\)"),
+        ("describe_weights", [{"dtype": 7}], r"describe_weights: expected every worker to tell dtype \(str\): got .*7"),
+        ("describe_weights", [{"dtype": "float7"}], r"compute in \['float7'\]: expected \['bfloat16', 'float16', "),
+    ],
+)
+def test_what_workers_tell_is_not_trusted(method, results, said, served, tiny_qwen3, tmp_path):
+    usual = served._answer
+    served._answer = lambda name, *rest: {"results": results} if name == method else usual(name, *rest)
+    with FakeServer(served.decide) as server, pytest.raises(EngineError, match=said):
+        push(server, tiny_qwen3(), tmp_path)
+
+
 def test_over_nccl_a_server_of_ours_still_starts_from_files(served, tiny_qwen3, tmp_path, monkeypatch):
     model, given_folders, sent = tiny_qwen3(), [], []
 
@@ -326,7 +344,7 @@ def test_a_folder_is_whole_or_not_there_and_the_one_before_goes(tiny_qwen3, tmp_
 def test_a_full_place_is_told_before_anything_is_written(tiny_qwen3, tmp_path, monkeypatch):
     folder = WeightFolder(tmp_path)
     monkeypatch.setattr("midcourse.engines.vllm.weight_folder.MARGIN", 1e12)
-    with pytest.raises(EngineError, match=r"no room for the weights in .*set weights_folder"):
+    with pytest.raises(EngineError, match=r"no room for the weights in .*set engine.server.weights_folder"):
         folder.write(tiny_qwen3())
     assert list(folder.path.iterdir()) == []
     folder.close()

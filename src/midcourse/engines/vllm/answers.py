@@ -48,7 +48,7 @@ def is_broken_off(body: Any) -> bool:
     return one_choice(body).get("finish_reason") in _BREAKS
 
 
-def read_answer(body: Any, *, sampling: SamplingParams, top_logprobs: int) -> Answer:
+def read_answer(body: Any, *, sampling: SamplingParams, top_logprobs: int, vocabulary_size: int) -> Answer:
     """Return a completion that was asked for by `sampling` with so many of the likeliest tokens.
 
     Raises:
@@ -60,6 +60,10 @@ def read_answer(body: Any, *, sampling: SamplingParams, top_logprobs: int) -> An
     if not _are_ids(token_ids) or not 1 <= len(token_ids) <= sampling.max_tokens:
         raise EngineError(
             f"the vLLM server must answer with 1 to {sampling.max_tokens} token ids: got {excerpt(token_ids)}"
+        )
+    if (largest := max(token_ids)) >= vocabulary_size:
+        raise EngineError(
+            f"the vLLM server must answer with tokens of the model's {vocabulary_size}: got token id {largest}"
         )
     finish_reason = choice.get("finish_reason")
     if finish_reason not in ("stop", "length"):

@@ -52,11 +52,14 @@ class Counters:
 
 
 class VllmClient:
-    """Many requests in flight to one server, wherever it is at the time."""
+    """Many requests in flight to one server, wherever it is at the time. Its model knows `vocabulary_size` tokens."""
 
-    def __init__(self, config: VllmEngineConfig, *, server: Server, model_name: str = SERVED_MODEL) -> None:
+    def __init__(
+        self, config: VllmEngineConfig, *, server: Server, vocabulary_size: int, model_name: str = SERVED_MODEL
+    ) -> None:
         self.config = config
         self.server = server
+        self.vocabulary_size = vocabulary_size
         self.model_name = model_name
         self.counters = Counters()
         # Proxies of the environment are for other machines; connections are as many as the slots let through.
@@ -86,7 +89,7 @@ class VllmClient:
         """
         wanted = sampling_wishes(sampling, top_logprobs=top_logprobs)
         body = await self._ask(prompt_ids, wanted)
-        answer = read_answer(body, sampling=sampling, top_logprobs=top_logprobs)
+        answer = read_answer(body, sampling=sampling, top_logprobs=top_logprobs, vocabulary_size=self.vocabulary_size)
         self.counters.prompt_tokens += len(prompt_ids)
         self.counters.cached_tokens += answer.cached_tokens
         self.counters.generated_tokens += len(answer.token_ids)

@@ -63,7 +63,8 @@ class VllmEngine:
             max_difference=config.probe_max_difference,
             mean_difference=config.probe_mean_difference,
         )
-        self._client = VllmClient(config, server=self._server)
+        vocabulary_size = model.config.get_text_config().vocab_size
+        self._client = VllmClient(config, server=self._server, vocabulary_size=vocabulary_size)
         self._stand_in: TransformersEngine | None = None
         self._context_length = _context_length(model, config)
         self._version = 0

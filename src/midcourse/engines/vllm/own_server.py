@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 import httpx
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from midcourse.engines.vllm import keeper
 from midcourse.engines.vllm.own_server_place import (
@@ -28,11 +28,12 @@ from midcourse.engines.vllm.own_server_place import (
     free_port,
     interpreter,
     make_folder,
-    memory_folder,
     remove_folders,
     vllm_device,
+    weights_place,
 )
 from midcourse.engines.vllm.server import HEALTH_POLL_SECONDS, SERVED_MODEL, Prepare, ServerGoneError, is_healthy
+from midcourse.engines.vllm.server_arguments import check_arguments, check_variables
 from midcourse.engines.vllm.server_log import errors_and_log, text_of
 from midcourse.errors import EngineError, EngineTimeoutError
 from midcourse.training.launch import without_torchrun
@@ -83,6 +84,18 @@ class OwnServerConfig(BaseModel):
     restart_minutes: float = Field(default=10.0, gt=0)
     """Window in which restarts are counted."""
 
+    @field_validator("arguments")
+    @classmethod
+    def _leaves_our_arguments(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        check_arguments(arguments)
+        return arguments
+
+    @field_validator("environment")
+    @classmethod
+    def _leaves_our_variables(cls, environment: dict[str, str]) -> dict[str, str]:
+        check_variables(environment)
+        return environment
+
 
 class OwnServer:
     """A vLLM server of ours. Nothing runs before `ready`.
@@ -96,7 +109,7 @@ class OwnServer:
         model_bytes: size of the weights, to choose where they pass through.
 
     Raises:
-        ConfigError: no such interpreter or checkpoint.
+        ConfigError: no such interpreter, checkpoint or folder for weights.
         EngineError: no folder can be made.
     """
 
@@ -124,13 +137,14 @@ class OwnServer:
         self._restarted_at: deque[float] = deque()
         self._changing = asyncio.Lock()
         self._scratch = make_folder(None)  # its sockets need a short path, its caches a disk
-        self.folder: Path = make_folder(config.weights_folder or memory_folder(room=2 * model_bytes))
-        self._temporary = [self._scratch, self.folder]
+        self._temporary = [self._scratch]
+        self._remove = weakref.finalize(self, remove_folders, self._temporary, os.getpid())
+        self.folder: Path = weights_place(config.weights_folder, model_bytes=model_bytes)
+        self._temporary.append(self.folder)
         if log_folder is None:
             log_folder = make_folder(None)
             self._temporary.append(log_folder)
         self.log: Path = log_folder / "vllm.log"
-        self._remove = weakref.finalize(self, remove_folders, self._temporary, os.getpid())
         self._tokenizer: Path | None = None
         if write_tokenizer is not None:
             self._tokenizer = self._scratch / "tokenizer"
@@ -329,14 +343,14 @@ class OwnServer:
         self._restarted_at.append(now)
 
 
-def check_vllm(config: OwnServerConfig) -> None:
-    """Check that the interpreter is there and has vLLM, as a start will find it.
+def check_vllm(config: OwnServerConfig) -> Literal["cpu", "gpu"]:
+    """Check that the interpreter is there and has vLLM, as a start will find it; return what that computes on.
 
     Raises:
         ConfigError: it is not, or has none.
     """
     python = interpreter(config.python)
-    vllm_device(python, environment=server_environment(config, python))
+    return vllm_device(python, environment=server_environment(config, python))
 
 
 def server_environment(config: OwnServerConfig, python: str, *, folder: Path | None = None) -> dict[str, str]:

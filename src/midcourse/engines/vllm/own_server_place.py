@@ -29,9 +29,9 @@ from importlib.util import find_spec
 if find_spec("vllm") is None:
     sys.exit(1)
 named = [part for part in distributions() if (part.name or "").startswith("vllm")]
-print("cpu" if any("cpu" in f"{part.name} {part.version}" for part in named) else "")
+print("cpu" if any("cpu" in f"{part.name} {part.version}" for part in named) else "gpu")
 """
-"""Program that fails where there is no vLLM, and else says what that is for."""
+"""Program that fails where there is no vLLM, and else says what that is for, in one word."""
 
 
 def interpreter(python: str | None) -> str:
@@ -71,9 +71,12 @@ def vllm_device(
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"{PYTHON_KEY} = {python!r} does not run: {error}") from error
+    said = answer.stdout.split()
     if answer.returncode:
         raise ConfigError(f"{PYTHON_KEY} = {python!r} has no vLLM: {INSTALL}")
-    return "cpu" if answer.stdout.strip() == b"cpu" else "gpu"
+    if said[-1:] not in ([b"cpu"], [b"gpu"]):  # what is loaded at its start may say something before
+        raise ConfigError(f"{PYTHON_KEY} = {python!r} is no Python: {INSTALL}")
+    return "cpu" if said[-1] == b"cpu" else "gpu"
 
 
 def checkpoint(model: str | Path) -> str:
@@ -111,8 +114,25 @@ def free_port(wanted: int | None) -> int:
         try:
             trial.bind((HOST, wanted or 0))
         except OSError as error:
-            raise ConfigError(f"port = {wanted}: taken by another program, or not ours to take ({error})") from error
+            raise ConfigError(
+                f"engine.server.port = {wanted}: taken by another program, or not ours to take ({error})"
+            ) from error
         return trial.getsockname()[1]
+
+
+def weights_place(named: str | None, *, model_bytes: int) -> Path:
+    """Return a new folder for weights to pass through, in the one that is named or in the fastest with room.
+
+    Raises:
+        ConfigError: it cannot be made in the one that is named.
+        EngineError: it cannot be made.
+    """
+    if named is None:
+        return make_folder(memory_folder(room=2 * model_bytes))
+    try:
+        return make_folder(os.path.expanduser(named))
+    except EngineError as error:
+        raise ConfigError(f"engine.server.weights_folder = {named!r}: {error}") from error
 
 
 def memory_folder(*, room: int) -> str | None:
@@ -128,7 +148,7 @@ def make_folder(parent: str | None) -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent)).absolute()
     except OSError as error:
-        raise EngineError(f"no folder for weights can be made in {parent or tempfile.gettempdir()}: {error}") from error
+        raise EngineError(f"no folder can be made in {parent or tempfile.gettempdir()}: {error}") from error
 
 
 def remove_folders(folders: Sequence[Path], owner: int) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -12,6 +12,7 @@ from midcourse.engines.vllm.server import Server, ServerGoneError
 from midcourse.errors import EngineError, EngineTimeoutError
 
 EXCERPT_CHARACTERS = 500
+Told = TypeVar("Told", bool, int, str)
 
 
 class Routes:
@@ -40,13 +41,18 @@ class Routes:
         """Return the reply's JSON."""
         return await self._call("GET", path, None, {})
 
-    async def workers(self, method: str, *arguments: str) -> list[dict[str, Any]]:
-        """Call a method of the worker extension; return each worker's answer."""
+    async def workers(self, method: str, *arguments: str, key: str, kind: type[Told]) -> list[Told]:
+        """Call a method of the worker extension; return what each worker's answer says under `key`."""
         answer = await self.post("/collective_rpc", {"method": method, "args": list(arguments)})
         results = answer.get("results") if isinstance(answer, dict) else None
-        if not results or not all(isinstance(result, dict) for result in results):
-            raise EngineError(f"{self._server.url}/collective_rpc {method}: no answers of workers in {answer!r}")
-        return results
+        listed = results if isinstance(results, list) else []
+        told = [result.get(key) if isinstance(result, dict) else None for result in listed]
+        if not told or not all(type(value) is kind for value in told):
+            raise EngineError(
+                f"{self._server.url}/collective_rpc {method}: expected every worker to tell {key} ({kind.__name__}): "
+                f"got {json.dumps(answer)[:EXCERPT_CHARACTERS]}"
+            )
+        return told
 
     async def close(self) -> None:
         """Ask no more."""

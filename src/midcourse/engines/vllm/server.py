@@ -113,7 +113,7 @@ class GivenServer:
 
     def __init__(self, config: GivenServerConfig) -> None:
         self.config = config
-        self.folder = None if config.weights_folder is None else Path(config.weights_folder)
+        self.folder = None if config.weights_folder is None else Path(config.weights_folder).expanduser()
         self.prepare: Prepare | None = None
         self.restarts = 0
         self._is_started = False

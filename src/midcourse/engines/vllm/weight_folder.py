@@ -47,7 +47,7 @@ class WeightFolder:
         if needed > free:
             raise EngineError(
                 f"no room for the weights in {self.path}: {needed} bytes needed, {free} free; "
-                "set weights_folder to a larger place"
+                "set engine.server.weights_folder (or engine.running.weights_folder) to a larger place"
             )
         try:
             _save(model, partial)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 How = Literal["file", "nccl", "lora"]
 ADAPTER = "policy-adapter"
 """The name by which requests ask for the model with the adapter that was pushed."""
+DTYPES = frozenset({"float32", "bfloat16", "float16"})
+"""Those that vLLM computes in."""
 CACHE_ATTEMPTS = 20
 CACHE_PAUSE_SECONDS = 0.1
 
@@ -224,13 +226,12 @@ class WeightSync:
         await self._drop_cache()
 
     async def _load_file(self, folder: Path) -> None:
-        seen = await self._routes.workers("can_read", str(folder))
-        if not all(worker["is_there"] for worker in seen):
+        if not all(await self._routes.workers("can_read", str(folder), key="is_there", kind=bool)):
             raise EngineError(
-                f"the vLLM server cannot read {folder}: expected weights_folder to be one that both machines have, or "
-                'weight_sync "nccl"'
+                f"the vLLM server cannot read {folder}: expected engine.running.weights_folder to be one that both "
+                'machines have, or engine.weight_sync = "nccl"'
             )
-        await self._routes.workers("load_weights_from", str(folder))
+        await self._routes.workers("load_weights_from", str(folder), key="tensors", kind=int)
 
     async def _drop_cache(self) -> None:
         # Blocks are given back a moment after their requests have ended.
@@ -242,8 +243,10 @@ class WeightSync:
         raise EngineError("the vLLM server does not drop its cached prefixes, which belong to other weights")
 
     async def _bounds(self, model: Any) -> Bounds:
-        workers = await self._routes.workers("describe_weights")
-        usual = default_bounds(str(model.dtype).removeprefix("torch."), *(worker["dtype"] for worker in workers))
+        dtypes = await self._routes.workers("describe_weights", key="dtype", kind=str)
+        if unknown := set(dtypes) - DTYPES:
+            raise EngineError(f"the vLLM server's workers compute in {sorted(unknown)}: expected {sorted(DTYPES)}")
+        usual = default_bounds(str(model.dtype).removeprefix("torch."), *dtypes)
         worst, mean = self._max_difference, self._mean_difference
         return Bounds(
             worst=usual.worst if worst is None else worst,
