@@ -267,3 +267,25 @@ def test_torchrun_trains_the_built_in_policy_as_one_process_does(tmp_path):
         load_file(tmp_path / name / "checkpoints" / "step_2" / "model" / "model.safetensors") for name in ("one", "two")
     )
     assert distance(first, second) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("RANK", "x", "RANK = 'x': expected a whole number from 0 to 1"),
+        ("RANK", "", "RANK = '': expected a whole number from 0 to 1"),
+        ("RANK", "9", "RANK = '9': expected a whole number from 0 to 1"),
+        ("RANK", "-1", "RANK = '-1': expected a whole number from 0 to 1"),
+        ("LOCAL_RANK", "2", "LOCAL_RANK = '2': expected a whole number from 0 to 1"),
+        ("WORLD_SIZE", "0", "WORLD_SIZE = '0': expected a whole number from 1 to "),
+        ("MASTER_PORT", "99999999", "MASTER_PORT = '99999999': expected a whole number from 1 to 65535"),
+        ("MASTER_PORT", "9" * 5000, "expected a whole number from 1 to 65535"),
+        ("MASTER_ADDR", "", "MASTER_ADDR is empty: expected the address of process 0"),
+        ("TORCHELASTIC_RESTART_COUNT", "x", "TORCHELASTIC_RESTART_COUNT = 'x': expected a whole number from 0"),
+    ],
+)
+def test_a_variable_that_torchrun_would_not_set_is_told_at_once(name, value, expected):
+    ours = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    assert Launch.from_environment(ours) == Launch(rank=1, size=2)
+    with pytest.raises(ConfigError, match=f"^{expected}" if name in expected else expected):
+        Launch.from_environment({**ours, name: value})

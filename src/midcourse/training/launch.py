@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from midcourse.errors import ConfigError
+
 TORCHRUN_VARIABLES = frozenset(
     [
         "RANK",
@@ -24,6 +26,7 @@ TORCHRUN_VARIABLES = frozenset(
 
 It also sets OMP_NUM_THREADS to 1 where that is not set; whoever set it, a server has it too.
 """
+EXCERPT_CHARACTERS = 40
 
 
 def without_torchrun(environment: Mapping[str, str]) -> dict[str, str]:
@@ -62,12 +65,33 @@ class Launch:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """Return what torchrun has put into the environment; a run of one process where it is not at work."""
+        """Return what torchrun has put into the environment; a run of one process where it is not at work.
+
+        Raises:
+            ConfigError: a variable holds what torchrun would not put there.
+        """
         if not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
             return cls()
+        if not environment["MASTER_ADDR"].strip():
+            raise ConfigError("MASTER_ADDR is empty: expected the address of process 0, as torchrun sets it")
+        _whole_number(environment, "MASTER_PORT", least=1, most=65_535)
+        size = _whole_number(environment, "WORLD_SIZE", least=1)
         return cls(
-            rank=int(environment["RANK"]),
-            local_rank=int(environment["LOCAL_RANK"]),
-            size=int(environment["WORLD_SIZE"]),
-            attempt=int(environment.get("TORCHELASTIC_RESTART_COUNT", 0)),
+            rank=_whole_number(environment, "RANK", most=size - 1),
+            local_rank=_whole_number(environment, "LOCAL_RANK", most=size - 1),
+            size=size,
+            attempt=_whole_number({"TORCHELASTIC_RESTART_COUNT": "0", **environment}, "TORCHELASTIC_RESTART_COUNT"),
         )
+
+
+def _whole_number(environment: Mapping[str, str], name: str, *, least: int = 0, most: int = 2**31 - 1) -> int:
+    try:
+        number = int(environment[name])
+    except ValueError:  # no number, or one of thousands of digits
+        number = None
+    if number is None or not least <= number <= most:
+        raise ConfigError(
+            f"{name} = {environment[name][:EXCERPT_CHARACTERS]!r}: expected a whole number from {least} to {most}, as "
+            "torchrun sets it"
+        )
+    return number
