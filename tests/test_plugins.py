@@ -129,11 +129,16 @@ def test_a_plugin_that_cannot_be_found_is_a_clear_error(plugins, expected, folde
         ("import json; json.loads('{{')", "{file}, line 16: import json; json.loads('{{')"),  # not json's own line
         ("def broken(:", "{file}, line 16: SyntaxError: "),
         ("raise SystemExit(0)", "{file}, line 16: raise SystemExit(0): SystemExit: 0"),
+        ("raise GeneratorExit", "{file}, line 16: raise GeneratorExit: GeneratorExit"),
+        ("import asyncio; raise asyncio.CancelledError", "CancelledError"),
+        ("raise type('Own', (BaseException,), {{}})", "Own"),
+        ("raise type('Mute', (Exception,), {{'__str__': lambda self: 1 / 0}})", "str() failed"),
+        ("ENVIRONMENTS.register('five')(5)", "TypeError: environment 'five': expected a class, got 5"),
     ],
 )
 def test_a_plugin_that_fails_is_told_with_its_own_line_and_can_be_mended(line, expected, folder):
     file = folder / "own_world_plugin.py"
-    broken = PLUGIN + "\n" + line.replace("{{", "{") + "\n"
+    broken = PLUGIN + "\n" + line.replace("{{", "{").replace("}}", "}") + "\n"
     file.write_text(broken, encoding="utf-8")
     with pytest.raises(ConfigError) as raised:
         load_config(folder / "run.toml")

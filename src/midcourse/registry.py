@@ -14,10 +14,16 @@ class NameTakenError(ValueError):
 
 
 class Registry(Generic[Item]):
-    """Named items of one kind; names are found by the decorator when their file is imported."""
+    """Named items of one kind; names are found by the decorator when their file is imported.
 
-    def __init__(self, kind: str) -> None:
+    Args:
+        kind: what an item is, in a word, for messages.
+        takes: what an item must be an instance of: `type` where items are classes.
+    """
+
+    def __init__(self, kind: str, *, takes: type = type) -> None:
         self.kind = kind
+        self._takes = takes
         self._items: dict[str, Item] = {}
 
     def register(self, name: str) -> Callable[[Item], Item]:
@@ -25,9 +31,13 @@ class Registry(Generic[Item]):
 
         Raises:
             NameTakenError: the name is taken.
+            TypeError: the argument is none that the registry takes.
         """
 
         def add(item: Item) -> Item:
+            if not isinstance(item, self._takes):
+                expected = "a class" if self._takes is type else f"a {self._takes.__name__}"
+                raise TypeError(f"{self.kind} {name!r}: expected {expected}, got {item!r}")
             if name in self._items:
                 origin = getattr(self._items[name], "__module__", "another module")
                 raise NameTakenError(f"{self.kind} {name!r} is registered twice: {origin} has that name already")

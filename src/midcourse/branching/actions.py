@@ -44,7 +44,7 @@ class Regime:
                 raise ConfigError(f"regime {self.name!r}: {field} must be positive and finite: got {value}")
 
 
-REGIMES: Registry[Regime] = Registry("regime")
+REGIMES: Registry[Regime] = Registry("regime", takes=Regime)
 """Name -> regime. Whoever adds a kind of action registers its regime here and gives its name to the space."""
 
 for _regime in (

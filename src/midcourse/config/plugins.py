@@ -65,7 +65,10 @@ def _import(name: str, folder: Path, key: str, *, home: Path) -> None:
     except NameTakenError as error:
         _forget(name)
         raise ConfigError(f"{key} = {name!r}: {error}; expected a name of its own") from error
-    except (Exception, SystemExit) as error:  # whatever code of a user's does
+    except KeyboardInterrupt:
+        _forget(name)
+        raise
+    except BaseException as error:  # whatever code of a user's does
         _forget(name)
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise _not_found(error.name, folder, key) from error
@@ -90,7 +93,7 @@ def _not_found(name: str, folder: Path, key: str) -> ConfigError:
 
 def _told(error: BaseException, home: Path) -> str:
     """Return the error with the line of the user's that it comes from: of those in `home` the last."""
-    text = f"{type(error).__name__}: {error}"
+    text = "".join(traceback.format_exception_only(error)).strip()  # also where its own words fail
     if isinstance(error, SyntaxError):  # says itself where it is
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
