@@ -46,8 +46,8 @@ class Routes:
         answer = await self.post("/collective_rpc", {"method": method, "args": list(arguments)})
         results = answer.get("results") if isinstance(answer, dict) else None
         listed = results if isinstance(results, list) else []
-        told = [result.get(key) if isinstance(result, dict) else None for result in listed]
-        if not told or not all(type(value) is kind for value in told):
+        told = [result[key] for result in listed if isinstance(result, dict) and type(result.get(key)) is kind]
+        if not told or len(told) < len(listed):
             raise EngineError(
                 f"{self._server.url}/collective_rpc {method}: expected every worker to tell {key} ({kind.__name__}): "
                 f"got {json.dumps(answer)[:EXCERPT_CHARACTERS]}"
