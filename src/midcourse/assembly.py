@@ -52,7 +52,7 @@ async def assembled(config: RunConfig) -> AsyncIterator[Parts]:
         EngineError: a server that does not start, or cannot do what is needed.
     """
     _check_features(config)
-    _check_machine(config)
+    check_machine(config)
     method = cast(MethodConfig, config.method).build()
     environment = cast(EnvironmentConfig, config.environment).build()
     logger.info("loading the policy %s", config.policy.path)
@@ -103,8 +103,12 @@ class ChecksMachine(Protocol):
         ...
 
 
-def _check_machine(config: RunConfig) -> None:
-    """Check that what the settings name is there: programs of the engine, files of chat templates."""
+def check_machine(config: RunConfig) -> None:
+    """Check that what the settings name is there: programs of the engine, files of chat templates.
+
+    Raises:
+        ConfigError: it is not.
+    """
     load_template(config.policy.chat_template)
     if (speaker := _speaker_settings(config)) is not None:
         load_template(speaker.chat_template)

@@ -6,6 +6,7 @@ import shlex
 import sys
 import warnings
 from io import TextIOWrapper
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -420,20 +421,44 @@ def export(
 
 @app.command()
 def doctor(
+    config: Annotated[
+        Path | None, typer.Argument(help="Settings of a run: is what they name there, does their server answer?")
+    ] = None,
+    overrides: Overrides = None,
+    vllm_python: Annotated[
+        str | None,
+        typer.Option(
+            "--vllm-python",
+            metavar="PATH",
+            help="Interpreter of an environment of its own for vLLM (bin/python in it, later engine.server.python): "
+            "does it have vLLM, and is that for a CPU or a GPU?",
+        ),
+    ] = None,
     folder: Annotated[Path, typer.Option("--output", help="Folder that runs would be written to.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
     """Check versions, cores, threads, memory, disk, torch, the built-in policy. Exit 1 if a run cannot work.
 
-    Example:
+    Given settings, also what they name: an interpreter with vLLM, a running vLLM
+    server and how it was started, chat templates.
+
+    Examples:
 
       midcourse doctor
+      midcourse doctor run.toml
+      midcourse doctor --vllm-python vllm-env/bin/python
     """
     from midcourse.commands.doctor import doctor_json, finding_text, is_healthy
-    from midcourse.doctor import examine
+    from midcourse.doctor import examine, examine_settings, examine_vllm
 
+    if config is None and overrides:
+        raise ConfigError("--set changes settings of a file: expected `midcourse doctor FILE --set KEY=VALUE`")
+    chosen = None if config is None else load_settings(config, overrides)
+    found = [examine(folder)]
+    found += [] if vllm_python is None else [iter([examine_vllm(vllm_python)])]
+    found += [] if chosen is None else [examine_settings(chosen)]
     findings = []
-    for finding in examine(folder):
+    for finding in chain.from_iterable(found):
         findings.append(finding)
         if not as_json:
             output.print(finding_text(finding))

@@ -1,15 +1,25 @@
 """What this machine offers a run, and what would get in a run's way."""
 
+import asyncio
 import importlib.metadata
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from midcourse.errors import MidcourseError
+from pydantic import BaseModel
+
+from midcourse.config import RunConfig
+from midcourse.errors import ConfigError, EngineError, MidcourseError
+
+if TYPE_CHECKING:
+    from midcourse.engines.vllm.config import VllmEngineConfig
+    from midcourse.engines.vllm.server import GivenServerConfig
 
 PACKAGES = ("midcourse", "torch", "transformers", "tokenizers", "pydantic", "pyarrow", "numpy")
 OPTIONAL_PACKAGES = (
@@ -26,6 +36,8 @@ OPTIONAL_PACKAGES = (
 LEAST_VLLM = (0, 32)
 LEAST_MEMORY_GIB = 3.0
 LEAST_DISK_GIB = 2.0
+SERVER_SECONDS = 10.0
+"""Longest wait for the running server that settings name."""
 
 
 class Status(StrEnum):
@@ -60,6 +72,54 @@ def examine(folder: Path) -> Iterator[Finding]:
     yield _vllm()
     yield from _torch_build()
     yield _nano_policy()
+
+
+def examine_vllm(python: str) -> Finding:
+    """Say whether an interpreter has vLLM, and for what, as a run with this engine.server.python would find it."""
+    from midcourse.engines.vllm.own_server import OwnServerConfig, check_vllm
+
+    try:
+        device = check_vllm(OwnServerConfig(python=python))
+    except ConfigError as error:
+        return Finding(name="vllm of its own", value=str(error), status=Status.FAILED)
+    return Finding(
+        name="vllm of its own", value=f"{python} has vLLM for a {device.upper()}: set engine.server.python to it"
+    )
+
+
+def examine_settings(config: RunConfig) -> Iterator[Finding]:
+    """Yield whether what settings name is there: programs and files, and a vLLM server that runs already."""
+    from midcourse.assembly import check_machine
+    from midcourse.engines.vllm.config import VllmEngineConfig
+
+    try:
+        check_machine(config)
+        yield Finding(name="settings", value="the programs and templates that they name are there")
+    except ConfigError as error:
+        yield Finding(name="settings", value=str(error), status=Status.FAILED, advice="change the setting named")
+    engine: BaseModel = config.engine
+    if isinstance(engine, VllmEngineConfig) and engine.running is not None:
+        yield asyncio.run(_running_server(engine, engine.running))
+
+
+async def _running_server(config: "VllmEngineConfig", running: "GivenServerConfig") -> Finding:
+    from midcourse.engines.vllm.client import VllmClient
+    from midcourse.engines.vllm.features import check_server
+    from midcourse.engines.vllm.server import GivenServer
+
+    waits = {"wait_seconds": SERVER_SECONDS, "health_seconds": SERVER_SECONDS}
+    server = GivenServer(running.model_copy(update=waits))
+    asking = config.model_copy(update={"request_timeout_seconds": SERVER_SECONDS, "max_retries": 0})
+    client = VllmClient(asking, server=server, vocabulary_size=sys.maxsize)  # the policy's is not known without it
+    try:
+        await server.ready()
+        limit = await check_server(client, logprobs=config.logprobs)
+    except EngineError as error:
+        advice = "start it as docs/engines.md says, or change engine.running.url"
+        return Finding(name="vllm server", value=str(error), status=Status.FAILED, advice=advice)
+    finally:
+        await client.close()
+    return Finding(name="vllm server", value=f"{server.url} answers, and takes {limit} tokens")
 
 
 def available_cores() -> int:
