@@ -127,15 +127,39 @@ def test_init_names_a_role_that_the_method_can_leave_to_a_server(method, role, c
         (["init", "--set", "environment.name=mathmatics"], "did you mean 'mathematics'?"),
     ],
 )
-def test_a_mistake_is_an_error_line_and_what_to_do_next(arguments, expected, capsys, tmp_path):
+def test_a_mistake_is_an_error_line(arguments, expected, capsys, tmp_path):
     file = tmp_path / "run.toml"
     file.write_text("seed = 1\n", encoding="utf-8")
     status, out, err = run(capsys, *(part.format(file=file, folder=tmp_path) for part in arguments))
     assert (status, out) == (2, "")
     assert expected in err
     assert err.startswith("error: ")
-    assert "\nnext: " in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("change", "helps"),
+    [
+        ("training.max_steps=3", True),
+        ("method.name=grop", True),
+        ("rollout.temperature=hot", True),
+        ('plugins=["my_tools"]', False),
+        ("policy.path=/no/model", False),
+    ],
+)
+def test_the_list_of_settings_is_named_only_where_a_name_or_a_value_is_wrong(change, helps, capsys, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("seed = 1\n", encoding="utf-8")
+    status, _, err = run(capsys, "train", str(file), "--set", change, "--output", str(tmp_path / "run"))
+    assert status == 2
+    assert ("midcourse list" in err) is helps
+
+
+def test_a_wrong_address_is_told_without_the_list_of_settings(capsys, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('engine.name = "vllm"\nengine.running.url = "http://a:8000/v1"\n', encoding="utf-8")
+    status, _, err = run(capsys, "train", str(file))
+    assert (status, "expected an address without path" in err, "next:" in err) == (2, True, False)
 
 
 @pytest.mark.parametrize("method", ["grpo", "mintrl"])
@@ -180,7 +204,7 @@ def test_a_name_that_no_file_system_takes_is_an_error_line(command, capsys):
     status, out, err = run(capsys, command, "n" * 300)
     assert (status, out) == (2, "")
     assert err.startswith("error: nnn")
-    assert "\nnext: " in err
+    assert "\nnext: " in err  # where a settings file comes from, or what a run folder is
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 MidcourseError
 |- ConfigError (ValueError)    a setting is wrong, unknown or not used by the chosen method
+|  |- SettingError             of a settings file, or a name or a value in it: a list of settings helps
 |  `- OccupiedError            the output folder holds another run, or another process writes it
 |- DataError (ValueError)      a file that was given cannot be used
 |  |- RunFolderError           it is, or stands in, a run folder
@@ -22,6 +23,10 @@ class MidcourseError(Exception):
 
 class ConfigError(MidcourseError, ValueError):
     """A setting is wrong, unknown, or not used by what was chosen."""
+
+
+class SettingError(ConfigError):
+    """A settings file cannot be read, or a name or a value in it is none: a list of settings helps."""
 
 
 class OccupiedError(ConfigError):

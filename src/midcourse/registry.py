@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from midcourse.errors import ConfigError
+from midcourse.errors import SettingError
 
 Item = TypeVar("Item")
 
@@ -50,7 +50,7 @@ class Registry(Generic[Item]):
         if name not in self._items:
             near = difflib.get_close_matches(name, self._items, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise ConfigError(f"unknown {self.kind} {name!r}{hint} Known: {', '.join(self.names())}")
+            raise SettingError(f"unknown {self.kind} {name!r}{hint} Known: {', '.join(self.names())}")
         return self._items[name]
 
     def __contains__(self, name: object) -> bool:

@@ -7,7 +7,6 @@ from midcourse.commands.show import printable
 from midcourse.errors import (
     ChatTemplateError,
     CheckpointError,
-    ConfigError,
     DataError,
     EngineError,
     EnvironmentFault,
@@ -15,12 +14,13 @@ from midcourse.errors import (
     OccupiedError,
     OutputError,
     RunFolderError,
+    SettingError,
 )
 
 USER_ERROR_STATUS = 2
 NEXT_STEPS: dict[type[MidcourseError], str] = {  # the first that fits is shown
     OccupiedError: "`midcourse train FOLDER --resume` goes on with a run; --output names another folder",
-    ConfigError: "`midcourse init` writes a file with every setting explained; `midcourse list` shows the names",
+    SettingError: "`midcourse init` writes a file with every setting explained; `midcourse list` shows the names",
     RunFolderError: "check the path; a run folder holds config.toml, metrics.jsonl and checkpoints/step_N",
     OutputError: "choose another place with --output; `midcourse doctor` shows the disk",
     DataError: "mend the file at the place that is named (paths start from the folder that the command runs in); "

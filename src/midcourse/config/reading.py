@@ -29,7 +29,7 @@ from midcourse.config.schema import (
     section_keys,
 )
 from midcourse.environments.base import LimitsTurns
-from midcourse.errors import ConfigError
+from midcourse.errors import ConfigError, SettingError
 from midcourse.interventions.judge import JudgeConfig
 from midcourse.interventions.roles import RolesConfig
 from midcourse.rollout.limits import RolloutConfig
@@ -206,13 +206,13 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        raise SettingError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text") from error
+        raise SettingError(f"{path}: is not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not TOML: {error}") from error
+        raise SettingError(f"{path}: is not TOML: {error}") from error
     except ValueError as error:  # Python's own, of decimal numbers
-        raise ConfigError(f"{path}: is not TOML: {TOO_LONG}") from error
+        raise SettingError(f"{path}: is not TOML: {TOO_LONG}") from error
 
 
 def _name_in(values: Mapping[str, Any], section: str) -> Any:
@@ -255,18 +255,18 @@ def _chosen(values: Mapping[str, Any], section: str, origin: _Origin) -> str:
     registry, default = NAMED_SECTIONS[section]
     name = values.get(section, {}).get("name", default)
     if not isinstance(name, str):
-        raise ConfigError(
+        raise SettingError(
             f"{origin.of(section + '.name')}: got {name!r}, expected one of {', '.join(registry.names())}"
         )
     if section == "engine" and name in TEXT_ENGINES:
-        raise ConfigError(
+        raise SettingError(
             f"{origin.of('engine.name')}: {name!r} gives text alone, so it can play roles ([role_engines.validator]) "
             "and not the policy"
         )
     try:
         _ = registry[name]
     except ConfigError as error:
-        raise ConfigError(f"{origin.of(section + '.name')}: {error}") from error
+        raise SettingError(f"{origin.of(section + '.name')}: {error}") from error
     return name
 
 
@@ -300,7 +300,7 @@ def _reject_foreign_values(value: Any, origin: _Origin, key: str = "") -> None:
     elif isinstance(value, str) and "\0" in value:
         expected, shown = "text without NUL characters", repr(value)
     if expected:
-        raise ConfigError(f"{origin.of(key)} = {shown}: expected {expected}")
+        raise SettingError(f"{origin.of(key)} = {shown}: expected {expected}")
 
 
 def _reject_unknown_keys(values: Mapping[str, Any], classes: Mapping[str, type[BaseModel]], origin: _Origin) -> None:
@@ -327,15 +327,15 @@ def _reject_unknown_keys(values: Mapping[str, Any], classes: Mapping[str, type[B
             )
             was = origin.file_names.get(section, chosen)
             if was != chosen and key not in origin.overridden:
-                raise ConfigError(
+                raise SettingError(
                     f"{origin.of(key)} = {shown}: the file's table [{section}] is for {was!r}, and --set "
                     f"{section}.name={chosen} leaves its settings in place; replace the table in the file: "
                     f"`midcourse init --set {section}.name={chosen}` shows the other's"
                 )
-            raise ConfigError(
+            raise SettingError(
                 f"{origin.of(key)} = {shown}: not used by {section} {chosen!r} ({', '.join(users)} uses it){hint}"
             )
-        raise ConfigError(f"{origin.of(key)} = {shown}: unknown setting{hint or '; sections: ' + ', '.join(classes)}")
+        raise SettingError(f"{origin.of(key)} = {shown}: unknown setting{hint or '; sections: ' + ', '.join(classes)}")
 
 
 def nearest_key(key: str, known: Sequence[str]) -> str | None:
@@ -380,7 +380,7 @@ def _check_literals(section_class: type[BaseModel], given: Mapping[str, Any], se
         options = literal_options(section_class.model_fields[name].annotation)
         numbers = [option for option in options if isinstance(option, int)]
         if any(value == number and type(value) is not type(number) for number in numbers):
-            raise ConfigError(f"{origin.of(key)} = {value!r}: expected {' or '.join(map(repr, options))}")
+            raise SettingError(f"{origin.of(key)} = {value!r}: expected {' or '.join(map(repr, options))}")
 
 
 def _validate(section_class: type[BaseModel], given: Mapping[str, Any], section: str, origin: _Origin) -> BaseModel:
@@ -397,7 +397,7 @@ def _strict_top(top: Mapping[str, Any], origin: _Origin) -> Mapping[str, Any]:
     for key, kind in (("seed", int), ("output", str)):
         if key in top and (not isinstance(top[key], kind) or isinstance(top[key], bool)):
             expected = "an integer" if kind is int else "text"
-            raise ConfigError(f"{origin.of(key)} = {top[key]!r}: expected {expected}")
+            raise SettingError(f"{origin.of(key)} = {top[key]!r}: expected {expected}")
     return top
 
 
@@ -413,4 +413,6 @@ def _explain(error: ValidationError, given: Mapping[str, Any], prefix: str, orig
         expected = message if detail["type"] == "value_error" else f"expected {message}"
         value = f" = {detail['input']!r}" if location else ""
         lines.append(f"{origin.of(key)}{value}: {expected}")
-    return ConfigError("\n".join(lines))
+    # What a check says in its own words needs no list of settings.
+    kind = ConfigError if all(detail["type"] == "value_error" for detail in error.errors()) else SettingError
+    return kind("\n".join(lines))
