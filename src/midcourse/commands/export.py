@@ -72,7 +72,7 @@ def export_model(path: str, folder: Path, *, in_bfloat16: bool = False, merge: b
         raise
     # Where a disk is full, safetensors and tokenizers raise types of their own, with Exception as all they share.
     except Exception as error:
-        raise OutputError(f"{folder} cannot be written: {error}") from error
+        raise OutputError(f"{folder} cannot be written: {type(error).__name__}: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
