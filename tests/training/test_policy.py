@@ -293,3 +293,13 @@ def test_a_tokenizer_must_not_write_tokens_that_the_model_has_no_embedding_for(s
 def test_a_name_that_is_too_long_is_an_error_of_the_path():
     with pytest.raises(ConfigError, match=r"policy\.path = 'x+': cannot be looked up: File name too long"):
         load_policy(PolicyConfig(path="x" * 5000, device="cpu"))
+
+
+def test_code_that_comes_with_a_model_is_not_run_and_nobody_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda prompt="": "y")
+    settings = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnModel"}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    with pytest.raises(ConfigError, match=r"policy\.path = .*: the model cannot be loaded"):
+        load_model(str(tmp_path), torch.float32)
+    assert not (tmp_path / "ran").exists()

@@ -229,7 +229,7 @@ def load_tokenizer(path: str) -> Any:
     if (file := find_gguf(place)) is not None:
         return read_gguf_tokenizer(file)
     with _loading(path, "tokenizer"):
-        return AutoTokenizer.from_pretrained(place)
+        return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
 
 
 def load_model(path: str, dtype: "torch.dtype") -> Any:
@@ -239,9 +239,11 @@ def load_model(path: str, dtype: "torch.dtype") -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with _loading(path, "model"):
-        settings = AutoConfig.from_pretrained(path)
+        settings = AutoConfig.from_pretrained(path, trust_remote_code=False)  # left out, a terminal is asked
         _switch_off_dropout(settings)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(path, config=settings, dtype=dtype, output_loading_info=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path, config=settings, dtype=dtype, output_loading_info=True, trust_remote_code=False
+        )
     (model, info), place = loaded, f"policy.path = {path!r}"
     check_weights(model, info, place=place)
     check_stored_types(model, Path(path), place=place)
