@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, cast
 
 from midcourse.config import RunConfig
 from midcourse.errors import ConfigError, EngineError, MidcourseError
@@ -97,9 +95,10 @@ def examine_settings(config: RunConfig) -> Iterator[Finding]:
         yield Finding(name="settings", value="the programs and templates that they name are there")
     except ConfigError as error:
         yield Finding(name="settings", value=str(error), status=Status.FAILED, advice="change the setting named")
-    engine: BaseModel = config.engine
-    if isinstance(engine, VllmEngineConfig) and engine.running is not None:
-        yield asyncio.run(_running_server(engine, engine.running))
+    if isinstance(config.engine, VllmEngineConfig):
+        engine = cast("VllmEngineConfig", config.engine)  # the registry's decorator hides the class from a checker
+        if engine.running is not None:
+            yield asyncio.run(_running_server(engine, engine.running))
 
 
 async def _running_server(config: "VllmEngineConfig", running: "GivenServerConfig") -> Finding:
