@@ -69,7 +69,7 @@ class _Bar:
 
     def begin(self, stage: str) -> None:
         errors.print(Text(stage, style="dim"), soft_wrap=True)  # stays, above the bar: a log's path is looked up later
-        self._progress.update(self._task, description=re.split(r" \(|: ", stage)[0])
+        self._progress.update(self._task, description=re.split(r" \(|: ", stage)[0], note="")
 
     def advance(self, done: int, note: str = "", total: int | None = None) -> None:
         self._progress.update(self._task, description=self._title, completed=done, note=one_line(note), total=total)
