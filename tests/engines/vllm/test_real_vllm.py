@@ -194,6 +194,7 @@ def test_parts_end_without_their_keeper_and_a_stop_leaves_nothing(pushed, runner
     assert not any(os.path.exists(path) for path in (*memory, server.folder, server._scratch))
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks for it
 def test_an_adapter_is_loaded_in_place(runner, start_real, small_qwen3, tmp_path):
     peft = pytest.importorskip("peft")
     model = small_qwen3(is_tied=True)
