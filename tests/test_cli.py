@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,11 @@ import midcourse
 from midcourse.cli import app, main
 from midcourse.commands.console import print_json
 from midcourse.commands.loading import load_settings
-from midcourse.commands.show import coloured, group_lines, printable, trajectory_json
 from midcourse.config import default_config, load_config, register_all
 from midcourse.doctor import Status, examine
 from midcourse.errors import ConfigError
 from midcourse.methods.base import METHODS
 from midcourse.runs import audit_leaks, collect_groups, locate_checkpoint
-from midcourse.types import AssistantTurn, Group, Member, ReviewOutcome, ReviewRecord, TokenSource, Trajectory, Turn
 
 register_all()
 
@@ -31,33 +28,11 @@ SMALL = ("--set", "rollout.max_turn_tokens=48", "--set", "method.roles.max_token
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
 
 
-class Letters:
-    """A chat format that is only asked to decode: token 65 is "A"."""
-
-    def decode(self, token_ids):
-        return "".join(map(chr, token_ids))
-
-
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as stopped:
         main(list(arguments))
     captured = capsys.readouterr()
     return stopped.value.code or 0, captured.out, captured.err
-
-
-def trajectory(text: str) -> Trajectory:
-    token_ids = tuple(map(ord, "Q" + text))
-    num_tokens = len(text)
-    return Trajectory(
-        task_id="t",
-        token_ids=token_ids,
-        sources=(TokenSource.PROMPT, *[TokenSource.POLICY] * num_tokens),
-        behavior_logprobs=(None, *[-0.5] * num_tokens),
-        policy_versions=(None, *[0] * num_tokens),
-        weights=(1.0,) * (num_tokens + 1),
-        calibration_logprobs=(None,) * (num_tokens + 1),
-        reward=1.0,
-    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -430,59 +405,6 @@ def test_the_file_for_the_built_in_policy_rolls_out_and_the_default_one_says_wha
     status, out, err = run(capsys, "rollout", str(tmp_path / "default.toml"), "--tasks", "1")
     assert (status, out) == (2, "")
     assert "rollout.max_turn_tokens = 512: expected less than the policy's context" in err
-
-
-def test_a_models_words_are_shown_and_never_read_as_markup():
-    shown = coloured(trajectory("[red]x[/] \x1b[2J"), Letters())
-    assert shown.plain == "Q[red]x[/] \\x1b[2J"
-    assert [str(span.style) for span in shown.spans] == ["dim", "cyan"]
-
-
-def test_line_breaks_stay_and_other_control_characters_are_spelled_out():
-    assert printable("a\nb\tc\rd\x00") == "a\nb\tc\\rd\\x00"
-
-
-def test_a_trajectory_in_json_has_one_span_per_writer():
-    assert trajectory_json(trajectory("AB"), Letters())["spans"] == [
-        {"source": "prompt", "text": "Q"},
-        {"source": "policy", "text": "AB"},
-    ]
-
-
-def test_reviews_are_shown_with_where_they_cut():
-    review = ReviewRecord(
-        outcome=ReviewOutcome.REVISED,
-        start=1,
-        end=4,
-        cut=2,
-        rejected_ids=(66, 67),
-        correction_tokens=1,
-        quote="B",
-        reason="[red]wrong",
-    )
-    turn = Turn(start=1, end=3, message=AssistantTurn(content="AB"), reviews=(review,))
-    reviewed = replace(trajectory("AB"), turns=(turn,))
-    assert trajectory_json(reviewed, Letters())["reviews"] == [
-        {
-            "turn": 0,
-            "outcome": "revised",
-            "start": 1,
-            "end": 4,
-            "cut": 2,
-            "rejected": "BC",
-            "correction_tokens": 1,
-            "ends_turn": False,
-            "holds_answer": False,
-            "quote": "B",
-            "reason": "[red]wrong",
-        }
-    ]
-    group = Group(group_id="g", task_id="t", members=(Member(trajectory=reviewed),))
-    lines = [str(line) for line in group_lines(group, "Q", Letters())]
-    assert lines[-1] == (
-        "    turn 0: review of tokens 1 to 3: revised, cut at 2, tokens rejected: 2, written: 1, quote: B, "
-        "reason: [red]wrong"
-    )
 
 
 def test_json_output_spells_half_a_surrogate_pair(capsys):

@@ -16,10 +16,46 @@ from midcourse.commands.show import (
     group_json,
     group_lines,
     legend,
+    printable,
     reviews_text,
     trajectory_json,
 )
-from midcourse.types import FailureKind, Group, Member, Origin, ReviewOutcome, StopReason, TokenSource, ToolResult
+from midcourse.types import (
+    AssistantTurn,
+    FailureKind,
+    Group,
+    Member,
+    Origin,
+    ReviewOutcome,
+    ReviewRecord,
+    StopReason,
+    TokenSource,
+    ToolResult,
+    Trajectory,
+    Turn,
+)
+
+
+class Letters:
+    """A chat format that is only asked to decode: token 65 is "A"."""
+
+    def decode(self, token_ids):
+        return "".join(map(chr, token_ids))
+
+
+def written(text: str) -> Trajectory:
+    token_ids = tuple(map(ord, "Q" + text))
+    num_tokens = len(text)
+    return Trajectory(
+        task_id="t",
+        token_ids=token_ids,
+        sources=(TokenSource.PROMPT, *[TokenSource.POLICY] * num_tokens),
+        behavior_logprobs=(None, *[-0.5] * num_tokens),
+        policy_versions=(None, *[0] * num_tokens),
+        weights=(1.0,) * (num_tokens + 1),
+        calibration_logprobs=(None,) * (num_tokens + 1),
+        reward=1.0,
+    )
 
 
 def reviewed(*plans, **lengths):
@@ -250,3 +286,56 @@ def test_what_the_branches_came_to_is_said_as_in_a_report():
     assert text.startswith("Rollouts were branched 4 times into 28 more; 2 of the branches were kept.")
     assert "Chosen by: warm up 4 (100.0 %)." in text
     assert branches_text([replace(branched_group(rollout_budget=4))]) == ""
+
+
+def test_a_models_words_are_shown_and_never_read_as_markup():
+    shown = coloured(written("[red]x[/] \x1b[2J"), Letters())
+    assert shown.plain == "Q[red]x[/] \\x1b[2J"
+    assert [str(span.style) for span in shown.spans] == ["dim", "cyan"]
+
+
+def test_line_breaks_stay_and_other_control_characters_are_spelled_out():
+    assert printable("a\nb\tc\rd\x00") == "a\nb\tc\\rd\\x00"
+
+
+def test_a_trajectory_in_json_has_one_span_per_writer():
+    assert trajectory_json(written("AB"), Letters())["spans"] == [
+        {"source": "prompt", "text": "Q"},
+        {"source": "policy", "text": "AB"},
+    ]
+
+
+def test_reviews_are_shown_with_where_they_cut():
+    review = ReviewRecord(
+        outcome=ReviewOutcome.REVISED,
+        start=1,
+        end=4,
+        cut=2,
+        rejected_ids=(66, 67),
+        correction_tokens=1,
+        quote="B",
+        reason="[red]wrong",
+    )
+    turn = Turn(start=1, end=3, message=AssistantTurn(content="AB"), reviews=(review,))
+    under_review = replace(written("AB"), turns=(turn,))
+    assert trajectory_json(under_review, Letters())["reviews"] == [
+        {
+            "turn": 0,
+            "outcome": "revised",
+            "start": 1,
+            "end": 4,
+            "cut": 2,
+            "rejected": "BC",
+            "correction_tokens": 1,
+            "ends_turn": False,
+            "holds_answer": False,
+            "quote": "B",
+            "reason": "[red]wrong",
+        }
+    ]
+    group = Group(group_id="g", task_id="t", members=(Member(trajectory=under_review),))
+    lines = [str(line) for line in group_lines(group, "Q", Letters())]
+    assert lines[-1] == (
+        "    turn 0: review of tokens 1 to 3: revised, cut at 2, tokens rejected: 2, written: 1, quote: B, "
+        "reason: [red]wrong"
+    )

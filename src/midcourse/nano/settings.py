@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+DEMO_UPDATES = 24
 NANO_ROLES: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 64}
 NANO_ATTEMPTS = 4
 """Intervened rollouts of a failed group; the paper has 8, which would double the cost on a laptop."""
