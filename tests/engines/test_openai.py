@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from midcourse.engines.base import ENGINES
-from midcourse.engines.bounded import MOST_BYTES
+from midcourse.engines.servers import MOST_BYTES
 from midcourse.engines.openai import OpenAIEngineConfig
 from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
 

@@ -7,13 +7,12 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from midcourse.engines.base import ENGINES
-from midcourse.engines.bounded import UNCOMPRESSED, ask
+from midcourse.engines.servers import UNCOMPRESSED, address_parts, ask
 from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
 
 RETRIED_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
@@ -51,13 +50,7 @@ class OpenAIEngineConfig(BaseModel):
     @field_validator("base_url")
     @classmethod
     def _is_a_web_address(cls, base_url: str) -> str:
-        try:
-            parts = urlsplit(base_url)
-            is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-            httpx.URL(base_url)
-        except (ValueError, httpx.InvalidURL):  # open brackets, a port that is no number, control characters
-            is_whole = False
-        if not is_whole or any(character.isspace() for character in base_url):
+        if address_parts(base_url) is None:
             raise ValueError('expected an address as in "http://127.0.0.1:8000/v1"')
         return base_url
 
@@ -112,7 +105,7 @@ class OpenAIEngine:
         Raises:
             EngineTimeoutError: the last attempt timed out.
             EngineError: the server cannot be reached, refuses, or its answer has no text, is compressed, or is longer
-                than engines/bounded.py reads; the message holds the status and the start of the body.
+                than engines/servers.py reads; the message holds the status and the start of the body.
         """
         payload: dict[str, Any] = {
             "model": self.config.model,

@@ -6,7 +6,7 @@ import pytest
 from tests.engines.vllm.fake_server import STOP, Break, FakeServer, RevivedServer, endless, generated, scored
 
 from midcourse.engines.base import SamplingParams
-from midcourse.engines.bounded import MOST_BYTES
+from midcourse.engines.servers import MOST_BYTES
 from midcourse.engines.vllm.client import LOGPROB_BYTES, VllmClient, request_seed
 from midcourse.engines.vllm.config import VllmEngineConfig
 from midcourse.engines.vllm.features import check_server

@@ -6,7 +6,7 @@ import time
 import pytest
 from tests.engines.vllm.fake_server import Break, FakeServer, RevivedServer, endless
 
-from midcourse.engines.bounded import MOST_BYTES
+from midcourse.engines.servers import MOST_BYTES
 from midcourse.engines.vllm.routes import Routes
 from midcourse.engines.vllm.server import ServerGoneError
 from midcourse.errors import EngineError, EngineTimeoutError

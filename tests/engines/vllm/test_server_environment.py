@@ -33,6 +33,14 @@ def test_a_server_of_ours_is_none_of_torchruns_processes(monkeypatch, tmp_path):
     assert OF_TORCHRUN.keys() & told.keys() == set()
 
 
+def test_a_key_for_servers_elsewhere_is_not_asked_of_us(monkeypatch, tmp_path):
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "0")
+    told = OwnServer(OwnServerConfig(weights_folder=str(tmp_path)), model="x/y")._environment()
+    assert "VLLM_API_KEY" not in told
+    assert told["VLLM_SERVER_DEV_MODE"] == "1"
+
+
 def test_a_server_imports_the_extension_and_only_its_own_interpreters_paths(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", "/ours")
     shared = OwnServer(OwnServerConfig(weights_folder=str(tmp_path)), model="x/y")._environment()

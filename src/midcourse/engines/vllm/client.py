@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from midcourse.engines.base import SamplingParams
-from midcourse.engines.bounded import MOST_BYTES, UNCOMPRESSED, ask
+from midcourse.engines.servers import MOST_BYTES, UNCOMPRESSED, ask
 from midcourse.engines.vllm.answers import (
     EXCERPT_CHARACTERS,
     Answer,

@@ -33,7 +33,7 @@ from midcourse.engines.vllm.own_server_place import (
     weights_place,
 )
 from midcourse.engines.vllm.server import HEALTH_POLL_SECONDS, SERVED_MODEL, Prepare, ServerGoneError, is_healthy
-from midcourse.engines.vllm.server_arguments import check_arguments, check_variables
+from midcourse.engines.vllm.server_arguments import OUR_VARIABLES, check_arguments, check_variables
 from midcourse.engines.vllm.server_log import errors_and_log, text_of
 from midcourse.errors import EngineError, EngineTimeoutError
 from midcourse.training.launch import without_torchrun
@@ -355,8 +355,10 @@ def check_vllm(config: OwnServerConfig) -> Literal["cpu", "gpu"]:
 
 def server_environment(config: OwnServerConfig, python: str, *, folder: Path | None = None) -> dict[str, str]:
     """Return the environment variables of a server that `python` runs; `folder` is for its temporary files."""
+    inherited = without_torchrun(os.environ)
     environment = {
-        **without_torchrun(os.environ),
+        # A key of the user's for servers elsewhere would be asked of us too.
+        **{name: value for name, value in inherited.items() if name not in OUR_VARIABLES},
         "VLLM_SERVER_DEV_MODE": "1",  # the routes for pausing and for new weights
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1" if config.max_lora_rank else "0",
         "VLLM_NO_USAGE_STATS": "1",
@@ -364,8 +366,8 @@ def server_environment(config: OwnServerConfig, python: str, *, folder: Path | N
         **config.environment,
     }
     # What this process imports from is for its own interpreter.
-    inherited = environment.get("PYTHONPATH") if python == sys.executable else None
-    paths = [str(EXTENSION_FOLDER), config.environment.get("PYTHONPATH", inherited)]
+    own_paths = environment.get("PYTHONPATH") if python == sys.executable else None
+    paths = [str(EXTENSION_FOLDER), config.environment.get("PYTHONPATH", own_paths)]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return environment
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from midcourse.engines.bounded import UNCOMPRESSED, ask
+from midcourse.engines.servers import UNCOMPRESSED, ask
 from midcourse.engines.vllm.server import Server, ServerGoneError
 from midcourse.errors import EngineError, EngineTimeoutError
 

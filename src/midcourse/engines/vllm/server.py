@@ -5,11 +5,11 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from midcourse.engines.servers import address_parts
 from midcourse.errors import EngineError, EngineTimeoutError
 
 SERVED_MODEL = "policy"
@@ -92,15 +92,9 @@ class GivenServerConfig(BaseModel):
     @field_validator("url")
     @classmethod
     def _is_a_servers_address(cls, url: str) -> str:
-        try:
-            parts = urlsplit(url)
-            # A password would stand in every error; a path as "/v1" in front of every route.
-            is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-            is_one = is_one and parts.path in ("", "/") and not (parts.username or parts.query or parts.fragment)
-            httpx.URL(url)
-        except (ValueError, httpx.InvalidURL):  # open brackets, a port that is no number, control characters
-            is_one = False
-        if not is_one or any(character.isspace() for character in url):
+        parts = address_parts(url)
+        # A password would stand in every error; a path as "/v1" in front of every route.
+        if parts is None or parts.path not in ("", "/") or parts.username or parts.query or parts.fragment:
             raise ValueError('expected an address without path and password, as in "http://10.0.0.5:8000"')
         return url
 

@@ -1,6 +1,7 @@
-"""Requests to servers that are not trusted: of an answer so many bytes are read, and no more."""
+"""Servers that are asked over HTTP and not trusted: their addresses, and answers of a bounded length."""
 
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
@@ -10,6 +11,19 @@ MOST_BYTES = 1 << 24
 """Of an answer: some of the longest replies fit, and a server that never ends does not fill the memory."""
 UNCOMPRESSED = {"Accept-Encoding": "identity"}
 """Headers of a client whose answers are read here: what is compressed may unpack to any size."""
+
+
+def address_parts(url: str) -> SplitResult | None:
+    """Return the parts of an address that httpx can ask; None where it is none."""
+    if any(character.isspace() for character in url):
+        return None
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        httpx.URL(url)
+    except (ValueError, httpx.InvalidURL):  # open brackets, a port that is no number, control characters
+        return None
+    return parts if is_one else None
 
 
 async def ask(
