@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from midcourse.engines.base import ENGINES
-from midcourse.engines.servers import MOST_BYTES
 from midcourse.engines.openai import OpenAIEngineConfig
+from midcourse.engines.servers import MOST_BYTES
 from midcourse.errors import ConfigError, EngineError, EngineTimeoutError
 
 SCHEMA = {"type": "object", "properties": {"valid": {"type": "boolean"}}}

@@ -73,6 +73,13 @@ def test_the_arguments_that_drawing_and_updating_depend_on(tmp_path):
     assert "--no-enable-chunked-prefill" in server._arguments()
 
 
+@pytest.mark.parametrize(("rank", "known"), [(1, "1"), (2, "8"), (8, "8"), (9, "16"), (512, "512")])
+def test_a_rank_is_rounded_up_to_one_that_vllm_knows(rank, known, tmp_path):
+    config = OwnServerConfig(weights_folder=str(tmp_path), max_lora_rank=rank)
+    arguments = OwnServer(config, model="x/y")._arguments()
+    assert arguments[arguments.index("--max-lora-rank") + 1] == known
+
+
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
