@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from midcourse.environments.navigation.guide import ERROR_TYPES
 from midcourse.environments.navigation.vocabulary import NANO_NAMES, NANO_NUMBERS, NANO_REGIONS, NANO_WORDS
-from midcourse.nano.tokenizer import PAD, UNKNOWN, ClosedTokenizer
+from midcourse.nano.tokenizer import PAD, UNKNOWN, ClosedTokenizer, spaced
 
 USER, ASSISTANT, TOOL, END = "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>"
 THINK, THINK_END = "<think>", "</think>"
@@ -75,9 +75,4 @@ class NanoTokenizer(ClosedTokenizer):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text. `encode(decode(ids)) == ids` for every sequence without two JSON pieces that would merge."""
-        text = ""
-        for token_id in token_ids:
-            token = self.vocabulary[token_id]
-            spaced = text[-1:].isalnum() and token[0].isalnum()
-            text += f" {token}" if spaced else token
-        return text
+        return spaced(self.vocabulary[token_id] for token_id in token_ids)

@@ -3,32 +3,18 @@
 import re
 from collections.abc import Sequence
 
-from midcourse.nano.tokenizer import UNKNOWN
+from midcourse.nano.tokenizer import MarkedVocabulary, spaced
 
 
-class PieceTokenizer:
-    """Text <-> ids: cut into the longest pieces that there are; white space that belongs to none is dropped.
-
-    Args:
-        vocabulary: the pieces.
-        marks: those of them that a chat format writes and no text of others' may hold.
-    """
+class PieceTokenizer(MarkedVocabulary):
+    """Text <-> ids: cut into the longest pieces that there are; white space that belongs to none is dropped."""
 
     def __init__(self, vocabulary: Sequence[str], *, marks: Sequence[str]) -> None:
-        self.vocabulary = tuple(vocabulary)
-        self.ids = {piece: index for index, piece in enumerate(self.vocabulary)}
-        longest_first = sorted(self.vocabulary, key=len, reverse=True)
-        self._pieces = re.compile("|".join((*map(re.escape, longest_first), r"\s+", ".")), re.DOTALL)
-
-        self.unknown_id = self.ids[UNKNOWN]
-        self._marks = frozenset(self.ids[mark] for mark in marks)
-
-    def encode(self, text: str) -> list[int]:
-        """Return ids; a character that no piece holds becomes the unknown token, and so does a mark that is spelled."""
-        return [self.unknown_id if token_id in self._marks else token_id for token_id in self.encode_marked(text)]
+        super().__init__(vocabulary, marks=marks)
+        self._pieces = re.compile("|".join((*map(re.escape, self.longest_first), r"\s+", ".")), re.DOTALL)
 
     def encode_marked(self, text: str) -> list[int]:
-        """Return ids of text that a chat format put together: marks become tokens."""
+        """Return ids; marks become tokens, and each character that no piece holds an unknown one."""
         pieces = self._pieces.findall(text)
         return [self.ids.get(piece, self.unknown_id) for piece in pieces if piece in self.ids or not piece.isspace()]
 
@@ -37,9 +23,4 @@ class PieceTokenizer:
 
         `encode(decode(ids)) == ids` for every sequence without two pieces that would merge.
         """
-        text = ""
-        for token_id in token_ids:
-            piece = self.vocabulary[token_id]
-            spaced = text[-1:].isalnum() and piece[0].isalnum()
-            text += f" {piece}" if spaced else piece
-        return text
+        return spaced(self.vocabulary[token_id] for token_id in token_ids)
